@@ -18,7 +18,7 @@ import torch
 
 from benchmarks import record
 from benchmarks.cuda import child
-from trainmaster.rank import reporter
+from trainmaster.rank import metrics_writer
 
 SECONDS = 540.0
 """The default budget of a command: it ends within ten minutes, with a minute to spare."""
@@ -148,7 +148,7 @@ def finite(value: Any) -> Any:
         return {name: finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [finite(each) for each in value]
-    return reporter.finite(value)
+    return metrics_writer.finite(value)
 
 
 def chosen(rows: Iterable[Row], patterns: Sequence[str]) -> list[Row]:

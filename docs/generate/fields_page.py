@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from trainmaster_operator.api import crd
+from trainmaster_operator.api import cel_rules, crd
 
 Schema = dict[str, Any]
 
@@ -43,7 +43,7 @@ def render() -> str:
     for name, child in blocks.items():
         parts += _block(name, child, 2, names)
     parts += ["\n## Other fields of spec\n\n", *(_line(name, child, False, names) for name, child in single.items())]
-    messages = [*(rule["message"] for rule in (*crd.SPEC_RULES, *crd.RULE_RULES))]
+    messages = [*(rule["message"] for rule in (*cel_rules.SPEC_RULES, *cel_rules.RULE_RULES))]
     parts += [_LAST, "\n", *(f"- {names.in_code(message)}\n" for message in messages)]
     return "".join(parts)
 

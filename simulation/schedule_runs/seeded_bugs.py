@@ -18,7 +18,7 @@ from trainmaster_operator.manifests.controller_revision import Run
 from trainmaster_operator.planning.facts.change import Change
 from trainmaster_operator.planning.facts.job_state import JobState, Recovery, Rung
 from trainmaster_operator.planning.facts.observation import Decision, JobSpec, Observation, PodToCreate
-from trainmaster_operator.planning.facts.view import View
+from trainmaster_operator.planning.facts.view import WORKER, View
 from trainmaster_operator.planning.failure import failure_budget, recovery_ladder
 from trainmaster_operator.planning.lifecycle import job_progress
 from trainmaster_operator.planning.placement import gang, gates, nodes, pod_slots
@@ -26,6 +26,7 @@ from trainmaster_operator.planning.rounds import open_round
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.job_pass.api_rejections import NEVER_S, Refusals
+from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
 from trainmaster_operator.runtime.leader.lease import Elector
 from trainmaster_operator.runtime.operator import default_policies
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
@@ -121,7 +122,7 @@ def _act_before_intent(writes: Any) -> Any:
     async def hasty(self: Any, record: Any, decision: Decision) -> float | None:
         if decision.intent and record.status.incarnations:
             kept = self._revisions._known[record.key].kept
-            seen = self._observe(record, kept)
+            seen = self._observer.observe(record, kept)
             ahead = self._policies.plan(record.job.spec, decision.status, seen, self._clock.now())
             await self._act(record, seen, ahead, kept.run)
         done: float | None = await writes(self, record, decision)
@@ -328,13 +329,15 @@ def _leave_the_chain(newest: Any) -> Any:
     return blind
 
 
-def _build_from_the_live_spec(create: Any) -> Any:
+def _build_from_the_live_spec(act: Any) -> Any:
     """A pod is as the job and the operator would have it now, whatever its run began with."""
 
-    async def fresh(self: Any, record: Any, pod: Any, run: Run, avoid: Any) -> None:
-        job = DistributedTrainingJob.model_validate(record.raw)
-        rendered = self._policies.render_pod(job, pod.role, self._pod_defaults)
-        await create(self, record, pod, replace(run, pod=rendered), avoid)
+    async def fresh(self: Any, record: Any, observed: Observation, decision: Decision, run: Run) -> bool:
+        if decision.create:
+            job = DistributedTrainingJob.model_validate(record.raw)
+            run = replace(run, pod=self._policies.render_pod(job, WORKER, self._pod_writes._pod_defaults))
+        done: bool = await act(self, record, observed, decision, run)
+        return done
 
     return fresh
 
@@ -384,12 +387,12 @@ BUGS = (
     Bug("forget a spending at restart", _planned(_forget_a_spending_at_restart), "two rungs spent"),
     Bug("act before intent", _patched(Reconciler, "_write_status", _act_before_intent), "full restart"),
     Bug("trust a stale list", _patched(Informer, "_apply", _trust_a_stale_list)),
-    Bug("delete by name without uid", _patched(Reconciler, "_delete", _delete_by_name)),
+    Bug("delete by name without uid", _patched(PodWrites, "delete", _delete_by_name)),
     Bug("forget to reset hang state", _planned(_keep_hang_state)),
     Bug("ignore the leader epoch", _without_epochs),
     Bug("reuse a store", _planned(_reuse_the_store)),
     Bug("count the cascade", _planned(_count_the_cascade)),
-    Bug("build a pod from the live spec", _patched(Reconciler, "_create", _build_from_the_live_spec)),
+    Bug("build a pod from the live spec", _patched(Reconciler, "_act", _build_from_the_live_spec)),
     Bug("create a pod beside the old one", _patched(pod_slots, "_absent", _create_beside)),
     Bug("open a round before all old pods are gone", _patched(open_round, "_may_still_write", _open_too_early)),
     Bug("keep a refusal from people", _patched(Refusals, "of", _keep_a_refusal_from_people)),
@@ -399,7 +402,7 @@ BUGS = (
     Bug("count a verdict of an older round", _planned(_count_on_any_round)),
     Bug("reset the budget without progress", _patched(failure_budget, "charge", _reset_the_budget)),
     Bug("count a restart twice", _patched(recovery_ladder, "_restart", _count_twice)),
-    Bug("tell a step that nobody knows", _patched(job_progress, "_resumed", _tell_any_step)),
+    Bug("report a step that is not known", _patched(job_progress, "_resumed", _tell_any_step)),
     Bug("resume from an incomplete checkpoint", _patched(Storage, "newest", _resume_from_the_newest)),
     Bug("resume from a checkpoint off the chain", _patched(Storage, "newest", _leave_the_chain)),
     Bug("keep away from nodes for ever", _patched(nodes, "relax_avoidance", _keep_away_for_ever), growing=True),

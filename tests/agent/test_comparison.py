@@ -13,7 +13,7 @@ from trainmaster import __version__
 from trainmaster.contract.wire import Cause, environment, software
 from trainmaster.errors import ConfigError
 from trainmaster.host import installed_versions
-from trainmaster.rank import last_words, rendezvous, software_comparison
+from trainmaster.rank import failure_message, rendezvous, software_comparison
 
 ADDRESS = ("10.0.0.1", 29400)
 TORCH = {"torch": "2.13.0"}
@@ -45,7 +45,7 @@ class Ranks:
         self.store = Store()
         self.told: list[tuple[Cause, str]] = []
         self._patch = patch
-        patch.setattr(last_words, "tell", lambda cause, message, _: self.told.append((cause, message)))
+        patch.setattr(failure_message, "tell", lambda cause, message, _: self.told.append((cause, message)))
 
     def join(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.agent.shell.termination import write_termination
+from trainmaster.agent.shell.termination_message import write_termination
 from trainmaster.contract.wire import Cause, Verdict, verdict_text
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
-from trainmaster_operator.api import crd
+from trainmaster_operator.api import cel_rules, crd
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.spec_edits import FIELDS, Edit, differences, edit_of, effective_spec, frozen, merge_live
 
@@ -61,7 +61,7 @@ def test_the_table_has_no_field_that_the_schema_lacks() -> None:
 
 
 def test_what_the_table_calls_refused_is_refused_by_a_rule_of_the_schema() -> None:
-    rules = " ".join(rule["rule"] for rule in crd.SPEC_RULES)
+    rules = " ".join(rule["rule"] for rule in cel_rules.SPEC_RULES)
     for path, edit in FIELDS.items():
         assert (f"self.{path} == oldSelf.{path}" in rules) == (edit is Edit.REFUSED or path == "workers.replicas"), path
 

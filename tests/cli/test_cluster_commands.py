@@ -11,7 +11,7 @@ from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, refused
 from tests.cli.runs import CLOSED, CRASH, status
 from trainmaster_operator.cli import cluster_connection as connection
-from trainmaster_operator.cli.cluster import restart_job
+from trainmaster_operator.cli.cluster_jobs import restart_job
 from trainmaster_operator.cli.kubeconfig import POD_NAMESPACE
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.port import JOB, Forbidden, Invalid, NotFound, Object, Unavailable

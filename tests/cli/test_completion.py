@@ -13,7 +13,7 @@ import pytest
 from trainmaster.rank import injected_faults
 from trainmaster_operator.cli import command_table
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.cli.tools.shell_completion import described, script
+from trainmaster_operator.cli.trainer_tools.shell_completion import described, script
 
 Offered = Callable[[str], set[str]]
 

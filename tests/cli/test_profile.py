@@ -20,7 +20,7 @@ from trainmaster.contract.wire import environment, fault_protocol, profile_reque
 from trainmaster_operator.cli.cluster_connection import Target
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.cli.tools.request_profile import of_job
+from trainmaster_operator.cli.trainer_tools.request_profile import of_job
 from trainmaster_operator.cluster.kubernetes_exec import Done
 from trainmaster_operator.cluster.port import Object
 from trainmaster_operator.local.memory_store import MemoryStore

@@ -25,7 +25,7 @@ from tests.cluster.fake_api import (
     told,
 )
 from trainmaster_operator.cluster import kubernetes
-from trainmaster_operator.cluster.lines import LineSplitter
+from trainmaster_operator.cluster.line_splitter import LineSplitter
 from trainmaster_operator.cluster.port import BOOKMARK, POD, ApiError, Forbidden, Gone, Object, Unavailable, WatchEvent
 
 

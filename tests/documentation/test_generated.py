@@ -12,7 +12,7 @@ from docs.generate import __main__ as command
 from docs.generate import api_page, decisions_page, examples_page, fields_page
 from docs.generate.api_page import ApiError
 from tests.api.test_crd import schemas
-from trainmaster_operator.api import crd
+from trainmaster_operator.api import cel_rules, crd
 
 PACKAGE = '"""A package."""\n_LAZY = {"begin": "trainmaster.told", "Thing": "trainmaster.parts"}\n'
 TOLD = 'def begin(where: str = "") -> None:\n    """Begin.\n\n    - `where`: a folder."""\n'
@@ -76,7 +76,7 @@ def test_a_field_is_shown_with_its_type_its_limits_and_its_description() -> None
 
 def test_every_rule_across_fields_is_on_the_page() -> None:
     last = fields_page.render().partition("## What is refused")[2]
-    assert last.count("\n- ") == len(crd.SPEC_RULES) + len(crd.RULE_RULES)
+    assert last.count("\n- ") == len(cel_rules.SPEC_RULES) + len(cel_rules.RULE_RULES)
 
 
 def test_all_public_names_of_the_trainer_are_on_the_page() -> None:

@@ -13,7 +13,7 @@ from trainmaster.agent import frameworks
 from trainmaster.agent.frameworks.framework import Facts, numbers
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import Cause
-from trainmaster.rank import framework_joining, last_words
+from trainmaster.rank import failure_message, framework_joining
 
 
 class Nobody:
@@ -38,7 +38,7 @@ def be_rank(monkeypatch: pytest.MonkeyPatch, framework: str, world_size: int = 2
 def words(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Cause, str]]:
     """The last words that are told."""
     told: list[tuple[Cause, str]] = []
-    monkeypatch.setattr(last_words, "tell", lambda cause, message, _: told.append((cause, message)))
+    monkeypatch.setattr(failure_message, "tell", lambda cause, message, _: told.append((cause, message)))
     return told
 
 

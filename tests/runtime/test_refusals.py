@@ -130,7 +130,8 @@ def test_a_pod_of_somebody_else_in_our_place_is_left_alone_and_named() -> None:
             condition = scheduled(store)
             assert condition["reason"] == "NameTaken"
             assert (
-                "Pod job-worker-0-0 exists and isn't this job's: delete it, or rename the job" in condition["message"]
+                "Pod job-worker-0-0 exists and belongs to something else: delete it, or rename the job"
+                in condition["message"]
             )
             assert "ownerReferences" not in store.find(POD, "space", "job-worker-0-0")["metadata"]
             store.delete(POD, "space", "job-worker-0-0", grace_s=0)
@@ -151,7 +152,7 @@ def test_a_service_of_somebody_else_is_not_overwritten() -> None:
         async with operating(prepare=prepare) as (store, _):
             await asyncio.sleep(2)
             assert scheduled(store)["reason"] == "NameTaken"
-            assert "Service job exists and isn't this job's" in scheduled(store)["message"]
+            assert "Service job exists and belongs to something else" in scheduled(store)["message"]
             assert store.find(SERVICE, "space", "job")["spec"] == {"ports": [{"port": 80}]}
             assert pods(store) == []
 
@@ -171,7 +172,7 @@ def test_a_job_under_an_old_name_waits_until_the_old_pods_have_ended_and_counts_
             await asyncio.sleep(20)
             assert pods(store) == ["job-worker-0-0"]
             assert scheduled(store)["reason"] == "NameInUse"
-            assert "the end of a pod of an earlier job of this name is waited for" in scheduled(store)["message"]
+            assert "waiting for a pod of a previous job with this name to terminate" in scheduled(store)["message"]
             store.patch(POD, "space", "job-worker-0-0", {"metadata": {"finalizers": None}})
             await asyncio.sleep(3)
             assert pods(store) == ["job-worker-0-0", "job-worker-1-0"]

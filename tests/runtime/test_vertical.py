@@ -122,7 +122,10 @@ def test_a_cluster_that_refuses_is_asked_once_and_the_job_goes_on(error):
             operator.queue.add(("space", "job"))
             await asyncio.sleep(10)
             assert spy.calls.count("resize Pod") == 2
-            assert told(store)["ResizeRefused"] == f"2 pods were not resized in place, until made anew: {error}"
+            assert (
+                told(store)["ResizeRefused"]
+                == f"2 pods were not resized in place; each gets the new values when it is replaced: {error}"
+            )
             assert "Resized" not in told(store)
 
     run_virtual(main())

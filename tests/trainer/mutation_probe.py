@@ -16,7 +16,17 @@ from tests.trainer.parity_probe import FEW_STEPS, references
 from trainmaster import parallel
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.optim import muon
-from trainmaster.parallel import collectives, context, expert, gradients, loss, mesh, step, tensor
+from trainmaster.parallel import (
+    collectives,
+    context,
+    expert_parallel,
+    gradient_norm,
+    gradient_reduction,
+    loss,
+    mesh,
+    step,
+    tensor_parallel,
+)
 from trainmaster.parallel.local_devices import device_copies, device_layers
 from trainmaster.parallel.stages import pipeline
 from trainmaster.reduce import method
@@ -73,7 +83,7 @@ def _() -> None:
 @mutation(REPLICATE)
 def _() -> None:
     """replicate: gradients are never reduced"""
-    gradients.GradientSync.before = lambda self, last: setattr(  # type: ignore[method-assign]
+    gradient_reduction.GradientSync.before = lambda self, last: setattr(  # type: ignore[method-assign]
         self.replicas, "on", False
     )
 
@@ -132,7 +142,7 @@ def _() -> None:
 @mutation(HSDP)
 def _() -> None:
     """HSDP: the norm counts each replica"""
-    gradients._weight = lambda gradient: 1.0
+    gradient_norm._weight = lambda gradient: 1.0
 
 
 @mutation(PLAIN_TENSOR)
@@ -144,7 +154,7 @@ def _() -> None:
 @mutation(PLAIN_TENSOR)
 def _() -> None:
     """tensor: the outputs of split rows are not summed"""
-    tensor.summed = lambda x, group: x
+    tensor_parallel.summed = lambda x, group: x
 
 
 @mutation(LAYERS)
@@ -182,7 +192,7 @@ def _() -> None:
 @mutation(TENSOR)
 def _() -> None:
     """sequence: gradients of norms are those of a slice"""
-    tensor.Split.view = lambda self, role: tensor.local  # type: ignore[method-assign]
+    tensor_parallel.Split.view = lambda self, role: tensor_parallel.local  # type: ignore[method-assign]
 
 
 @mutation(TENSOR)
@@ -245,7 +255,7 @@ def _() -> None:
 @mutation(EXPERT)
 def _() -> None:
     """expert: no gradient travels back"""
-    expert._Travelled.backward = staticmethod(
+    expert_parallel._Travelled.backward = staticmethod(
         lambda ctx, grad: (grad.new_zeros(sum(ctx.leaving), grad.shape[1]), None, None, None)
     )
 
@@ -253,8 +263,8 @@ def _() -> None:
 @mutation(EXPERT)
 def _() -> None:
     """expert: gradients of experts are counted for each rank"""
-    whole = expert._Travelled.backward
-    expert._Travelled.backward = staticmethod(lambda ctx, grad: (whole(ctx, grad)[0] * 2, None, None, None))
+    whole = expert_parallel._Travelled.backward
+    expert_parallel._Travelled.backward = staticmethod(lambda ctx, grad: (whole(ctx, grad)[0] * 2, None, None, None))
 
 
 @mutation(EXPERT_CONTEXT)
@@ -266,16 +276,16 @@ def _() -> None:
 @mutation(EXPERT_TENSOR)
 def _() -> None:
     """expert: the router learns from one rank's part"""
-    view = tensor.Split.view
-    tensor.Split.view = (  # type: ignore[method-assign]
-        lambda self, role: tensor.local if role == "partial" else view(self, role)
+    view = tensor_parallel.Split.view
+    tensor_parallel.Split.view = (  # type: ignore[method-assign]
+        lambda self, role: tensor_parallel.local if role == "partial" else view(self, role)
     )
 
 
 @mutation(COMPRESSED)
 def _() -> None:
     """compression: gradients are never reduced"""
-    gradients.GradientSync.after = lambda self: None  # type: ignore[method-assign]
+    gradient_reduction.GradientSync.after = lambda self: None  # type: ignore[method-assign]
 
 
 @mutation(COMPRESSED)
@@ -294,7 +304,7 @@ def _() -> None:
 @mutation(COMPRESSED_SHARDS)
 def _() -> None:
     """compression: the norm counts each replica"""
-    whole = gradients.gradient_norm_squared
+    whole = gradient_norm.gradient_norm_squared
 
     def norm(model: Any) -> torch.Tensor:
         model.counts = True

@@ -102,13 +102,13 @@ def config(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"parallelism": {"tp": 2}}, r"compile .* with parallelism.tp 2 they talk to other ranks; tp 1 would do"),
-        ({"parallelism": {"cp": 4}}, r"compile .* with parallelism.cp 4 they talk"),
+        ({"parallelism": {"tp": 2}}, r"compile .* with parallelism.tp 2 they exchange data with other ranks; use tp 1"),
+        ({"parallelism": {"cp": 4}}, r"compile .* with parallelism.cp 4 they exchange"),
         (
             {"parallelism": {"pp": 2, "pipeline": {"schedule": "ZBV"}}},
-            r"compile .*\.schedule ZBV cuts it in two; 1F1B, .* would do",
+            r"compile .*\.schedule ZBV cuts it in two; use 1F1B, ",
         ),
-        ({"recompute": "Reversible"}, "compile can't see into .* Reversible .*; one of them has to be left out"),
+        ({"recompute": "Reversible"}, "compile cannot trace .* Reversible .*; leave one of them out"),
     ],
     ids=["tensor", "context", "zero-bubble", "reversible"],
 )

@@ -147,7 +147,10 @@ class Tied(nn.Module):
 def test_weights_without_one_place_are_refused_before_anything_moves(pretended: None) -> None:
     for model, sentence in (
         (Tied(tie=True, loose=False), "start.weight is used on several devices"),
-        (Tied(tie=False, loose=True), "scale is in no block, nor in plan.stem or plan.tail"),
+        (
+            Tied(tie=False, loose=True),
+            "scale is in no block, and neither in plan.stem nor in plan.tail, so it has no device",
+        ),
         (nn.Linear(2, 2), "model Linear declares no plan"),
     ):
         with pytest.raises(ConfigError, match=sentence):
@@ -158,15 +161,23 @@ def test_weights_without_one_place_are_refused_before_anything_moves(pretended: 
 @pytest.mark.parametrize(
     ("parallelism", "options", "sentence"),
     [
-        ({"tp": 2}, {}, "parallelism.tp: with devices there are only pp and dpReplicate"),
+        ({"tp": 2}, {}, "parallelism.tp: only pp and dpReplicate can be combined with devices"),
         ({"pp": 0}, {}, "parallelism.pp: a whole number of devices is expected, not 0"),
-        ({"pp": 2, "dpReplicate": 2}, {}, "with devices pp or dpReplicate, not both; ranks can do both"),
-        ({"dpReplicate": 3}, {}, "parallelism: is for 3 devices, but devices has 2"),
+        ({"pp": 2, "dpReplicate": 2}, {}, "pp and dpReplicate cannot be combined on devices of one process; use ranks"),
+        ({"dpReplicate": 3}, {}, "parallelism: its degrees need 3 devices, but devices has 2"),
         ({"pp": 2}, {}, "parallelism.pp needs sequence="),
         ({"dpReplicate": 2}, {"devices": ["cpu", "gpu"]}, "devices: .*gpu"),
         ({"dpReplicate": 2}, {"devices": ["cpu", "cuda:99"]}, "devices: there is no cuda:99 here"),
-        ({"dpReplicate": 2}, {"precision": "bf16"}, "precision is of ranks"),
-        ({"pp": 2}, {"devices": ["cpu"] * 5, "sequence": 16}, "parallelism: is for 2 devices, but devices has 5"),
+        (
+            {"dpReplicate": 2},
+            {"precision": "bf16"},
+            "`precision` cannot be combined with `devices`; cast the model's weights instead",
+        ),
+        (
+            {"pp": 2},
+            {"devices": ["cpu"] * 5, "sequence": 16},
+            "parallelism: its degrees need 2 devices, but devices has 5",
+        ),
     ],
 )
 def test_what_one_process_cannot_do_is_refused(

@@ -125,7 +125,7 @@ def test_a_gpu_without_8_bits_is_refused_in_a_sentence(monkeypatch: pytest.Monke
 
 
 def test_reversible_blocks_in_8_bits_are_refused() -> None:
-    with pytest.raises(ValidationError, match=r"precision fp8 rounds .* bf16 would do, or recompute Full"):
+    with pytest.raises(ValidationError, match=r"precision fp8 rounds .* use precision bf16, or recompute Full"):
         TrainingConfig.model_validate(
             {
                 "data": {"path": "@stdlib"},

@@ -252,20 +252,20 @@ def test_a_large_parameter_leaves_fewer_fragments() -> None:
     [
         (
             {"communication": {"outer": {}}},
-            "communication.outer says what islands exchange; parallelism.island, 2 or more, would make some",
+            "communication.outer configures islands, and there are none; set parallelism.island to 2 or more",
         ),
         (
             {"parallelism": {"island": 2}, "communication": {"compression": {"method": "bf16"}}},
-            "communication.outer.send bf16 halves what they do",
+            "communication.outer.send bf16 to halve what they send",
         ),
-        ({"parallelism": {"island": 2}, "precision": "fp16"}, "bf16 or fp32 would do"),
+        ({"parallelism": {"island": 2}, "precision": "fp16"}, "use bf16 or fp32"),
         (
             {"parallelism": {"island": 2, "dpShard": 2, "sharding": {"offload": True}}},
-            "one of them has to be left out",
+            "leave one of them out",
         ),
         (
             {"parallelism": {"island": 2}, "communication": {"outer": {"every": 4, "fragments": 5}}},
-            "fragments 5 can't all have a turn within every 4 steps; at most 4 would do",
+            "fragments 5 is more than every 4, and each needs a step of its own; use at most 4",
         ),
     ],
 )
@@ -278,7 +278,7 @@ def test_a_number_of_ranks_that_islands_cant_share_is_refused() -> None:
     config = TrainingConfig.model_validate(
         {"data": {"path": "x"}, "steps": 4, "batch": {"global": 4}, "parallelism": {"island": 2}}
     )
-    with pytest.raises(ValueError, match=r"island 2 doesn't divide the job's 3 ranks; 2 and 4 would"):
+    with pytest.raises(ValueError, match=r"island 2, .* number of ranks, 3, doesn't divide by 2; 2 and 4 would"):
         config.parallelism.resolve(3)
     assert config.parallelism.resolve(4) == {"island": 2, "dpReplicate": 2, "dpShard": 1}
     assert config.accumulation(4) == (1, 1)

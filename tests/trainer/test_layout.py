@@ -106,23 +106,31 @@ def test_one_degree_is_derived(parallelism: dict[str, Any], world: int, degrees:
 @pytest.mark.parametrize(
     ("parallelism", "world", "sentence"),
     [
-        ({"tp": 4}, 6, "tp 4 doesn't divide the job's 6 ranks; 4 and 8 would"),
-        ({"tp": 2, "pp": 2}, 6, "pp 2 x tp 2 = 4 doesn't divide the job's 6 ranks; 4 and 8 would"),
+        ({"tp": 4}, 6, "tp 4, but the job's number of ranks, 6, doesn't divide by 4; 4 and 8 would"),
+        (
+            {"tp": 2, "pp": 2},
+            6,
+            "pp 2 x tp 2 = 4, but the job's number of ranks, 6, doesn't divide by 4; 4 and 8 would",
+        ),
         (
             {"tp": 2, "dpShard": 3},
             8,
-            "dpShard 3 x tp 2 = 6 doesn't divide the job's 8 ranks, so dpReplicate can't be derived",
+            "dpShard 3 x tp 2 = 6, but the job's number of ranks, 8, doesn't divide by 6; 6 and 12 would",
         ),
         ({"dpShard": 3, "tp": 2}, 2, "dpShard 3 x tp 2 = 6 ranks, but the job has 2"),
         ({"dpShard": 3, "tp": 4}, 6, "dpShard 3 x tp 4 = 12 ranks, but the job has 6"),
         ({"dpReplicate": 2, "dpShard": 2, "pp": 2}, 4, "pp 2 x dpReplicate 2 x dpShard 2 = 8 ranks, but the job"),
         ({"dpReplicate": 1, "dpShard": 2}, 4, "dpReplicate 1 x dpShard 2 = 2 ranks, but the job has 4"),
         ({"island": 2, "dpReplicate": 3}, 4, "island 2 x dpReplicate 3 = 6 ranks, but the job has 4"),
-        ({"dpShard": 3}, 2, "dpShard 3 doesn't divide the job's 2 ranks, so dpReplicate can't be derived"),
+        (
+            {"dpShard": 3},
+            2,
+            "dpShard 3, but the job's number of ranks, 2, doesn't divide by 3; 3 would be the smallest",
+        ),
         (
             {"dpShard": 4, "ep": 3},
             4,
-            "ep 3 doesn't divide dpShard x cp = 4 ranks, which experts are dealt out to; 1, 2, 4 would",
+            "ep 3 doesn't divide dpShard x cp = 4, the number of ranks that share the experts; 1, 2, 4 would",
         ),
     ],
 )
@@ -140,7 +148,7 @@ def test_only_what_is_given_is_serialized() -> None:
 
 @pytest.mark.parametrize("options", ["pipeline", "tensor", "context"])
 def test_options_of_an_axis_need_the_axis(options: str) -> None:
-    with pytest.raises(ValueError, match=f"{options} says how axis .. works, but"):
+    with pytest.raises(ValueError, match=f"{options} configures axis .., but"):
         ParallelismConfig.model_validate({options: {}})
 
 

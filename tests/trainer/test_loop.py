@@ -147,7 +147,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(ranks: Ranks, tmp_pa
 @pytest.mark.parametrize(
     ("training", "env", "sentence"),
     [
-        ({"parallelism": {"dpShard": 3}}, {}, "dpShard 3 doesn't divide the job's 1 rank,"),
+        ({"parallelism": {"dpShard": 3}}, {}, "dpShard 3, but the job's number of ranks, 1, doesn't"),
         ({"batch": {"global": 8, "micro": 3}}, {}, "batch.micro 3 doesn't divide"),
         ({}, {environment.RESUME: "/nowhere/step-3.r1"}, "checkpoint.resume: /nowhere/step-3.r1 can't be used"),
         ({}, {environment.RESUME: "/nowhere"}, "is neither a checkpoint"),
@@ -274,7 +274,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused_in_a_sentence(ranks: Ranks
     done = job.round(2)
     assert done.refused, done.codes
     assert "optimizer.name: is adamw, but checkpoint " in done.output
-    assert "was made with muon, whose momentum isn't what adamw keeps; muon would be right" in done.output
+    assert "was made with muon: they keep different kinds of momentum; use muon" in done.output
     job.config["optimizer"] = {"name": "muon"}
     assert job.round(3).codes == [0, 0]
 
@@ -292,4 +292,4 @@ def test_an_optimizer_goes_on_from_another_ones_checkpoint_or_says_why_not(
         assert done.codes == [0, 0], done.output
     else:
         assert done.refused, done.codes
-        assert f"was made with {had}, whose momentum isn't what {then} keeps; {had} would be right" in done.output
+        assert f"was made with {had}: they keep different kinds of momentum; use {had}" in done.output

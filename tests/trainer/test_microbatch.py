@@ -157,7 +157,7 @@ def test_ranks_with_little_memory_take_small_micro_batches_and_have_the_same_los
 
 
 def test_who_asks_for_both_or_for_what_cannot_be_estimated_is_told() -> None:
-    with pytest.raises(ValidationError, match="micro 2 is what autoMicro would find; one of them has to be left out"):
+    with pytest.raises(ValidationError, match=r"micro 2 sets .*, and autoMicro chooses it; leave one of them out"):
         config(batch={"global": 8, "micro": 2, "autoMicro": True})
     with pytest.raises(ConfigError, match=r"^batch\.autoMicro: the memory of model cnn can't be estimated"):
         layout.validate(config(model={"name": "cnn"}, data={"source": "arrays", "path": "/data"}))

@@ -155,7 +155,7 @@ def config(**fields: Any) -> dict[str, Any]:
 
 def test_shards_in_host_memory_are_refused() -> None:
     sharding = {"dpShard": 2, "sharding": {"offload": True}}
-    with pytest.raises(ValidationError, match=r"optimizer.name muon .* parallelism.sharding.offload .* adamw would do"):
+    with pytest.raises(ValidationError, match=r"optimizer.name muon .* parallelism.sharding.offload .* use adamw"):
         TrainingConfig.model_validate(config(parallelism=sharding, optimizer={"name": "muon"}))
 
 

@@ -116,9 +116,12 @@ def test_where_no_rank_has_the_gradients_of_one_micro_batch_it_is_refused() -> N
         )
 
     for parallelism, words in (
-        ({"pp": 2}, "a pipeline never has the gradients of one micro-batch alone; pp 1 would do"),
-        ({"dpShard": 2, "sharding": {"stage": 2}}, "stage 2 gradients are out of sight until the last micro-batch; 3"),
-        ({"island": 2}, "is of one batch that all ranks share; islands have one each"),
+        ({"pp": 2}, "a pipeline never has the gradients of one micro-batch alone; use pp 1"),
+        (
+            {"dpShard": 2, "sharding": {"stage": 2}},
+            "stage 2 the gradients can't be read before the last micro-batch; use stage 3",
+        ),
+        ({"island": 2}, "needs one batch that all ranks share, and each island has its own"),
     ):
         with pytest.raises(ValidationError, match=words):
             config(parallelism)
@@ -131,7 +134,7 @@ def test_where_no_rank_has_the_gradients_of_one_micro_batch_it_is_refused() -> N
 def test_what_replicas_have_yet_to_sum_may_be_out_of_sight(degrees: dict[str, int], precision: str) -> None:
     batch = {"global": 8, "micro": 1, "noiseScale": {"every": 2}}
     fields = {"data": {"path": "/data"}, "steps": 3, "batch": batch, "precision": precision}
-    with pytest.raises(ConfigError, match=r"^batch\.noiseScale: gradients that replicas of shards, or replicas in "):
+    with pytest.raises(ConfigError, match=r"^batch\.noiseScale: gradients of replicas of shards, or of replicas in "):
         NoiseScale.of(TrainingConfig.model_validate(fields), degrees, 1, 2)
 
 
@@ -140,7 +143,7 @@ def test_with_one_micro_batch_there_is_nothing_to_compare(ranks: Ranks, tmp_path
     job = Job(ranks, tmp_path, text, batch={"global": 8, "noiseScale": {"every": 2}})
     done = job.round(1)
     assert done.refused, done.codes
-    assert "a rank has but one, of 4 of the 8 sequences; a smaller batch.micro would do" in done.output
+    assert "a rank has only one, of 4 of the 8 sequences; a smaller batch.micro would do" in done.output
 
 
 def test_an_average_begins_at_what_came_first() -> None:

@@ -112,7 +112,9 @@ def test_the_noise_scale_is_refused() -> None:
 def test_a_users_loop_without_shards_is_refused() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        with pytest.raises(ConfigError, match=r"parallelism\.sharding\.offload keeps shards in .* 2 or more would do"):
+        with pytest.raises(
+            ConfigError, match=r"parallelism\.sharding\.offload keeps shards in .* set dpShard to 2 or more"
+        ):
             tm.parallelize(nn.Linear(2, 2), {"dpShard": 1, "sharding": {"offload": True}})
     finally:
         dist.destroy_process_group()

@@ -199,8 +199,8 @@ def test_blocks_are_compiled_and_compute_in_eight_bits(
             {"recompute": "Full", "precision": "fp8"},
             "precision fp8 and recompute Full: only for blocks, and Linear",
         ),
-        ({}, {"recompute": "Reversible", "precision": "fp8"}, "bf16 would do, or recompute Full"),
-        ({"tp": 1}, {"recompute": "Reversible", "compile": True}, "one of them has to be left out"),
+        ({}, {"recompute": "Reversible", "precision": "fp8"}, "use precision bf16, or recompute Full"),
+        ({"tp": 1}, {"recompute": "Reversible", "compile": True}, "leave one of them out"),
     ],
 )
 def test_what_blocks_cant_do_is_refused_in_words(
@@ -223,10 +223,10 @@ def test_a_process_group_is_needed() -> None:
 
 
 def test_devices_of_one_process_compile_by_torchs_own_call() -> None:
-    with pytest.raises(ConfigError, match="compile is of ranks"):
+    with pytest.raises(ConfigError, match="`compile` cannot be combined with `devices`"):
         tm.parallelize(torch.nn.Linear(2, 2), {"pp": 2}, devices=["cpu", "cpu"], compile=True)
 
 
 def test_devices_of_one_process_have_nothing_to_compress() -> None:
-    with pytest.raises(ConfigError, match="compression is of ranks"):
+    with pytest.raises(ConfigError, match="`compression` cannot be combined with `devices`"):
         tm.parallelize(torch.nn.Linear(2, 2), {"pp": 2}, devices=["cpu", "cpu"], compression={"method": "TopK"})

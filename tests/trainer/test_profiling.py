@@ -73,9 +73,9 @@ def test_no_name_ends_the_script_of_the_page() -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([5, 4], r"steps \[5, 4\] aren't a first and a last step with at most 100 in all"),
-        ([1, 200], r"steps \[1, 200\] aren't a first and a last step with at most 100 in all"),
-        ([8, 10], r"profile.steps: they end at 10, and the run has 9 steps"),
+        ([5, 4], r"steps \[5, 4\]: the first and the last of at most 100 steps are expected, in this order"),
+        ([1, 200], r"steps \[1, 200\]: the first and the last of at most 100 steps are expected, in this order"),
+        ([8, 10], r"profile.steps: the last one is 10, but the run has only 9 steps"),
     ],
 )
 def test_steps_that_cant_be_recorded_are_refused(steps: list[int], message: str) -> None:

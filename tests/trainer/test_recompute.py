@@ -106,7 +106,7 @@ def test_a_job_that_recomputes_nothing_says_nothing_of_it() -> None:
 
 
 def test_devices_of_one_process_recompute_nothing() -> None:
-    with pytest.raises(ConfigError, match="recompute is of ranks; with devices blocks keep what they compute"):
+    with pytest.raises(ConfigError, match="`recompute` cannot be combined with `devices`"):
         tm.parallelize(  # type: ignore[call-overload]
             model("gpt", "None"), {"dpReplicate": 1}, devices=["cpu"], recompute="Full"
         )

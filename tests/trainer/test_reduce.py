@@ -275,22 +275,22 @@ def config(**fields: Any) -> dict[str, Any]:
     [
         (
             {"communication": {"compression": {"method": "TopK"}}, "parallelism": {"dpReplicate": 1, "dpShard": 4}},
-            "communication.compression is of gradients that replicas sum, and parallelism.dpReplicate 1 leaves none",
+            "communication.compression .* with parallelism.dpReplicate 1 there are no replicas; set it to 2 or more",
         ),
         (
             {"communication": {"compression": {"method": "TopK"}}, "parallelism": {"sharding": {"offload": True}}},
-            "parallelism.sharding.offload takes gradients away",
+            "parallelism.sharding.offload moves gradients to host memory",
         ),
         (
             {"communication": {"compression": {"method": "PowerSGD"}}, "precision": "fp16"},
-            "precision bf16 or fp32 would do, or method fp16 or bf16",
+            "use precision bf16 or fp32, or method fp16 or bf16",
         ),
-        ({"communication": {"compression": {"method": "TopK", "rank": 2}}}, "rank is of method PowerSGD"),
-        ({"communication": {"compression": {"method": "fp16", "share": 0.1}}}, "share is of method TopK"),
+        ({"communication": {"compression": {"method": "TopK", "rank": 2}}}, "rank is an option of PowerSGD"),
+        ({"communication": {"compression": {"method": "fp16", "share": 0.1}}}, "share is an option of TopK"),
         ({"communication": {"compression": {"method": "TopK", "share": 0}}}, "greater than 0"),
         (
             {"communication": {"compression": {"method": "bf16", "warmupSteps": 2}}},
-            "warmupSteps is of methods PowerSGD and TopK, but method is bf16",
+            "warmupSteps is an option of PowerSGD and TopK, but method is bf16",
         ),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_model_of_one_stream_is_refused_in_a_sentence(name: str) -> None:
 
 
 def test_blocks_of_ones_own_of_one_stream_are_refused_too() -> None:
-    with pytest.raises(ConfigError, match="Linear is none: it has no methods first and second"):
+    with pytest.raises(ConfigError, match="Linear is not one: it has no methods first and second"):
         recompute.apply([nn.Linear(2, 2)], "Reversible")
 
 

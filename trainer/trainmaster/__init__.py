@@ -1,7 +1,7 @@
 """Trainmaster's trainer: `import trainmaster as tm`.
 
-Importing this package imports nothing heavy: torch comes with the first name that needs it, because the
-agent (standard library only) lives below this package too.
+The import of this package itself is cheap: torch is imported with the first name that needs it. The agent, which uses
+the standard library only, is part of this package too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = ["Plan", "Run", "State", "__version__", "init", "parallelize"]
 
 
 def __getattr__(name: str) -> Any:
+    """Import a name of the facade when it is first used. Raises AttributeError for an unknown name."""
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'trainmaster' has no attribute {name!r}")

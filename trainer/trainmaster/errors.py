@@ -1,4 +1,4 @@
-"""Errors that end a run for a reason that a person can act on: what was wrong, where, and what would be right.
+"""Errors that end a run for a reason that a person can remedy: what was wrong, where, and what would be right.
 
 Standard library only.
 """
@@ -12,14 +12,16 @@ from trainmaster.contract.wire.codes import Cause, ExitCode
 
 
 class TrainmasterError(Exception):
-    """Its message is a sentence for a person; the cause and the exit code are what the agent gets to know."""
+    """The base class of our errors. The message is a sentence for a person; the agent gets the cause and the exit
+    code."""
 
     cause: Cause = Cause.CRASH
     exit_code: int = ExitCode.CRASH
 
 
 class ConfigError(TrainmasterError, ValueError):
-    """The configuration can't be obeyed. A restart doesn't help; the command line prints it and exits 2."""
+    """The configuration cannot be obeyed. A restart does not help. The command line prints the message and exits with
+    2."""
 
     cause = Cause.CONFIG_ERROR
     exit_code = ExitCode.CONFIG_ERROR
@@ -33,8 +35,10 @@ class DataError(TrainmasterError, RuntimeError):
 
 
 class Diverged(TrainmasterError):
-    """The loss or the gradients are not finite, or far from what they were. `samples`: the step's, [first, end)
-    positions of the data's order, where that is known."""
+    """The loss or the gradients are not finite, or far above those of earlier steps.
+
+    `samples` are the samples of the step, as positions [first, end) in the order of the data, if they are known.
+    """
 
     cause = Cause.DIVERGED
     exit_code = ExitCode.DIVERGED
@@ -52,14 +56,14 @@ class Fenced(TrainmasterError):
 
 
 class NotSaved(TrainmasterError):
-    """The last step, or the one at which a stop was asked for, could not be saved."""
+    """The last step of the run, or the one at which it was asked to stop, could not be saved."""
 
     cause = Cause.CHECKPOINT_FAILED
     exit_code = ExitCode.NOT_SAVED
 
 
 def unknown(where: str, name: str, known: Iterable[str]) -> str:
-    """A sentence for a name that isn't known, with the nearest one that is."""
+    """Return a sentence about a name that is not known, with the nearest known name or all known names."""
     names = sorted(known)
     nearest = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(names)}"

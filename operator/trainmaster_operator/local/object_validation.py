@@ -1,6 +1,7 @@
-"""What an API server refuses in an object's shape: names, labels, owners, the fields of a Pod that can't change.
+"""What an API server refuses in the form of an object: names, labels, owners, the fields of a Pod that cannot change.
 
-Not a schema: only what the operator could get wrong. Messages follow the API server's `field: value: why`.
+This is no schema: it checks only what the operator could get wrong. Messages have the API server's form `field: value:
+why`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _MUTABLE_POD_SPEC = ("activeDeadlineSeconds", "tolerations", "terminationGracePe
 
 
 def check_create(kind: str, obj: Object) -> None:
-    """Raises Invalid with every problem of a new object."""
+    """Raise Invalid with every problem of a new object."""
     _refuse(kind, obj, [*_metadata(kind, obj), *_content(kind, obj)])
 
 
 def check_update(kind: str, old: Object, new: Object) -> None:
-    """Raises Invalid with every problem of a replacement."""
+    """Raise Invalid with every problem of a replacement."""
     problems = [*_metadata(kind, new), *_content(kind, new)]
     if old["metadata"].get("deletionTimestamp"):
         added = [f for f in finalizers(new) if f not in finalizers(old)]
@@ -43,14 +44,14 @@ def check_update(kind: str, old: Object, new: Object) -> None:
 
 
 def version_number(version: str) -> int:
-    """Raises Invalid."""
+    """Return a resourceVersion as a number. Raise Invalid if it is none."""
     if not version.isdigit():
         raise Invalid(f"resourceVersion: {version!r}: must be a decimal number")
     return int(version)
 
 
 def same_object(kind: str, old: Object, new: Object) -> Object:
-    """`new`. Raises Invalid when a patch or an apply would make it another object."""
+    """Return `new`. Raise Invalid if a patch or an apply would make it another object."""
     for field in ("name", "namespace", "uid"):
         if new["metadata"].get(field) != old["metadata"][field]:
             raise Invalid(

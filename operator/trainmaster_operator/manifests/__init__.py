@@ -1,4 +1,4 @@
-"""Pure builders of pods, services and what they need."""
+"""Pure builders of pods, services and the objects that they need."""
 
 from trainmaster_operator.manifests.ca_config_map import build_ca_bundle
 from trainmaster_operator.manifests.object_names import max_job_name_length, pod_name

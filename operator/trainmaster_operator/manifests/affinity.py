@@ -1,6 +1,7 @@
-"""Where a pod may not go, beside what its template says, on a cluster where the operator may not taint nodes.
+"""On which nodes a pod may run, in addition to its template: away from some nodes, or all pods of a job on one node.
 
-Karpenter ignores a pod that names nodes in its affinity, so such a pod is replaced as soon as it finds no place
+A pod is kept away from nodes by its affinity on a cluster where the operator may not taint nodes. Karpenter ignores a
+pod that names nodes in its affinity, so such a pod is replaced as soon as it finds no place
 (`planning.placement.nodes.relax_avoidance`).
 """
 
@@ -8,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainmaster_operator.manifests import object_names
 from trainmaster_operator.manifests.keyed_lists import Object
 
 HOSTNAME = "kubernetes.io/hostname"
-"""The label by which tools that make nodes understand it too; nodes by name they don't."""
+"""Tools that create nodes understand this label; they do not understand rules about node names."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def excludes_nodes(spec: Object) -> bool:
-    """Whether a pod's spec excludes nodes by name, as `away_from` does."""
+    """Return whether a pod's spec excludes nodes by name, as `away_from` does."""
     of_nodes = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     terms = (of_nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
     wanted = (one for term in terms for one in term.get("matchExpressions") or [])
@@ -25,7 +27,8 @@ def excludes_nodes(spec: Object) -> bool:
 
 
 def away_from(spec: Object, nodes: Sequence[str]) -> Object:
-    """The pod's spec, kept away from these nodes. Terms of a template are alternatives: each gets it."""
+    """Return the pod's spec with these nodes excluded. The terms of a template are alternatives, so each of them
+    gets the rule."""
     if not nodes:
         return spec
     elsewhere = {"key": HOSTNAME, "operator": "NotIn", "values": sorted(nodes)}
@@ -35,3 +38,17 @@ def away_from(spec: Object, nodes: Sequence[str]) -> Object:
     wanted = [{**term, "matchExpressions": [*(term.get("matchExpressions") or []), elsewhere]} for term in terms]
     required = {_REQUIRED: {"nodeSelectorTerms": wanted}}
     return {**spec, "affinity": {**affinity, "nodeAffinity": {**of_nodes, **required}}}
+
+
+def with_all_pods(spec: Object, job: str) -> Object:
+    """Return the pod's spec, bound to the node where other pods of the job are, for a volume that only one node can
+    mount. The first pod may use any node: a scheduler allows that for a pod that matches its own rule. Pods that are
+    being replaced do not count."""
+    beside = {
+        "labelSelector": {"matchLabels": {object_names.JOB: job, object_names.CURRENT: "true"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    affinity = spec.get("affinity") or {}
+    between = affinity.get("podAffinity") or {}
+    required = [*(between.get(_REQUIRED) or []), beside]
+    return {**spec, "affinity": {**affinity, "podAffinity": {**between, _REQUIRED: required}}}

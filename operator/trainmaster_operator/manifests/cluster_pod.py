@@ -1,5 +1,5 @@
-"""What a pod needs on a Kubernetes cluster and a process of one machine doesn't: identity, storage, little privilege,
-and the agent in images that don't bring it."""
+"""What a pod needs on a Kubernetes cluster and a process on one machine does not: identity, storage, few privileges,
+and the agent in images that do not contain it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ OWN_AGENT = ["python3", "-m", "trainmaster.agent"]
 BROUGHT_AGENT = ["python3", volumes.AGENT_PATH]
 TERMINATION_LOG = "/dev/termination-log"
 COPY_RESOURCES = {"cpu": "100m", "memory": "64Mi"}
-"""Of the init container: both requests and limits, so that a pod of the class Guaranteed stays one, and quotas that
-ask for numbers are content. It runs before the others, so its share adds nothing to theirs."""
+"""Requests and limits of the init container. They are equal, so that a pod of class Guaranteed keeps its class and
+quotas that require numbers are satisfied. The init container runs before the others, so it adds nothing to their
+share."""
 
 
 def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefaults) -> Object:
-    """The pod's spec, whose first container runs the ranks, completed."""
+    """Return the completed spec of a pod, whose first container runs the ranks."""
     main, *others = spec["containers"]
     ours = main["image"] == defaults.trainer_image
-    # Our own loop is part of an image that it runs in, and the agent with it.
+    # An image that runs the built-in trainer contains the agent too.
     brought = not ours and job.spec.framework is not Framework.TRAINMASTER
     wanted = [volumes.identity()]
-    if not spec.get("hostIPC"):  # then /dev/shm is the node's
+    if not spec.get("hostIPC"):  # With hostIPC, /dev/shm is that of the node.
         wanted.append(volumes.shared_memory(job))
     wanted += [mounted for mounted in (volumes.checkpoints(job), volumes.ram(job)) if mounted is not None]
     spec, main = (volumes.with_ram_counted(given, job) for given in (spec, main))
@@ -57,14 +58,15 @@ def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefault
     if context:
         main["securityContext"] = context
     if spec.get("hostNetwork"):
-        spec = {"dnsPolicy": "ClusterFirstWithHostNet", **spec}  # the operator has a name of the cluster's
+        # The address of the operator is a name of the cluster's DNS.
+        spec = {"dnsPolicy": "ClusterFirstWithHostNet", **spec}
     spec, main = volumes.with_volumes(spec, main, wanted)
     return {**spec, "containers": [main, *others]}
 
 
 def _cores(main: Object) -> list[Object]:
-    """The limit, else what was asked for: a node's other cores belong to other pods, and threads of ranks that get none
-    hold up all others."""
+    """Return the variable with the CPU limit of a container, or else its request. The other cores of a node belong
+    to other pods, and a rank with more threads than cores delays all others."""
     resources = main.get("resources") or {}
     for kind in ("limits", "requests"):
         if "cpu" in (resources.get(kind) or {}):

@@ -1,4 +1,4 @@
-"""Pure decisions: (job, status, observation, now) -> decision. One policy a file."""
+"""Pure decisions: (spec, status, observation, now) -> decision. Each policy is one module."""
 
 from trainmaster_operator.planning.plan import plan
 from trainmaster_operator.planning.rounds.directives import directive

@@ -1,4 +1,4 @@
-"""The job's state as conditions, for `kubectl wait` and for people."""
+"""The state of the job as conditions, for `kubectl wait` and for people."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ TRUE_IN = {
 }
 
 
-STARTING = "PodsStarting"  # the reason of Scheduled until it is known whether all pods find a place
+STARTING = "PodsStarting"  # The reason of condition Scheduled until it is known whether all pods find a place.
 UNTIL_RANKS_START = "pods are starting; once all of them run and their agents are ready, the ranks start"
-"""The message with that reason. It is true until the first round opens, so that a start costs no further write."""
+"""The message with that reason. It stays true until the first round opens, so the start of a job needs no further
+write."""
 
 
 def conditions(status: JobState, generation: int, now: float) -> list[Condition]:
-    """Those of this page as the phase has them, others as they were, all found for `generation` of the spec. Running
-    and Scheduled are always there, the others from the first time that they hold."""
+    """Return the conditions for the present phase, with `generation` as their observedGeneration. Conditions of
+    other modules stay as they are. Running and Scheduled always exist; the others exist from the first time that
+    they are true."""
     kept = {c.type: c for c in status.conditions}
     for kind, phases in TRUE_IN.items():
         holds = status.phase in phases
@@ -37,7 +39,7 @@ def conditions(status: JobState, generation: int, now: float) -> list[Condition]
     if status.phase is JobPhase.SUSPENDED and scheduled is not None and scheduled.reason != "Suspended":
         kept[SCHEDULED] = Condition(type=SCHEDULED, status="False", reason="Suspended", lastTransitionTime=rfc3339(now))
     if status.phase is JobPhase.PENDING and (scheduled is None or scheduled.reason == "Suspended"):
-        # Unknown: an obstacle that is found later begins to count from then on.
+        # The status is Unknown: the time of an obstacle counts only from when it is found.
         unknown = not_known_to_be_scheduled(generation, now)
         kept = {SCHEDULED: unknown, **{kind: one for kind, one in kept.items() if kind != SCHEDULED}}
     return [
@@ -47,7 +49,7 @@ def conditions(status: JobState, generation: int, now: float) -> list[Condition]
 
 
 def not_known_to_be_scheduled(generation: int, now: float) -> Condition:
-    """Return the condition Scheduled as it is while pods start and nothing is known to be in their way."""
+    """Return the condition Scheduled for pods that start while no obstacle is known."""
     return Condition(
         type=SCHEDULED,
         status="Unknown",

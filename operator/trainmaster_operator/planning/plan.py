@@ -1,8 +1,8 @@
-"""The order of the policies. Each looks at the same view; the first that changes the job's intent decides the pass.
+"""The order of the policies. All of them read the same view; the first one that changes the intent decides the pass.
 
-A pass either writes an intent or acts upon the one that stands, never both: whatever write the operator dies at, the
-next one reads either the old intent, with the same evidence, or the new one, whose round or incarnation makes that
-evidence old.
+A pass either writes an intent or acts on the present one, never both. If the operator dies at any write, the next one
+reads either the old intent with the same evidence, or the new intent, whose round or incarnation makes that evidence
+obsolete.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trainmaster_operator.planning.facts.change import Change
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import Decision, JobSpec, Observation
 from trainmaster_operator.planning.facts.view import View, look
-from trainmaster_operator.planning.failure import hold, recovery_ladder
+from trainmaster_operator.planning.failure import first_cause, hold, recovery_ladder
 from trainmaster_operator.planning.job_conditions import conditions
 from trainmaster_operator.planning.lifecycle import (
     elastic,
@@ -30,13 +30,14 @@ from trainmaster_operator.planning.placement import gang, gates, node_rejection,
 from trainmaster_operator.planning.rounds import coordinated_stop, leaderless_restart, open_round
 
 SHORTEST_WAIT_S = 0.001
-"""Status times are milliseconds: a deadline is never missed by less and asked for again at once."""
+"""Shortest wait in seconds until the next pass. Times in the status are whole milliseconds, so a shorter wait could
+come too early and be repeated at once."""
 
 
 def plan(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
-    """What to do next for one job. `now`: seconds since 1970.
+    """Decide what to do next for one job. `now`: seconds since 1970.
 
-    A leader whose epoch is over, and a job that is being deleted, decide nothing.
+    A leader whose epoch is over decides nothing, and nothing is decided for a job that is being deleted.
     """
     decision = _plan(spec, status, observed, now)
     counted = job_totals.count(status, decision.status)
@@ -79,7 +80,7 @@ def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
             node_rejection.due_s(view),
             pod_slots.missing_due_s(view),
             pod_slots.stale_due_s(view),
-            recovery_ladder.cascade_due_s(view),
+            first_cause.cascade_due_s(view),
             agents.lost_due_s(view),
             hang.hang_due_s(view),
             straggler.due_s(view),
@@ -112,7 +113,7 @@ def _decide(view: View) -> Change | None:
     change = leaderless_restart.adopt_granted_rounds(view)
     if change is not None or elastic.has_unheard_pods(view):
         return change
-    fault = None if leaderless_restart.is_unsettled(view) else recovery_ladder.find_first_cause(view)
+    fault = None if leaderless_restart.is_unsettled(view) else first_cause.find_first_cause(view)
     if fault is not None:
         if suspend.is_wanted(view) and not fault.fatal:
             return suspend.cut_short(view, fault)
@@ -147,7 +148,7 @@ def _write_intent(spec: JobSpec, before: JobState, change: Change, observed: Obs
     if status.avoidedInVain and status.roundStore:
         status = status.model_copy(update={"avoidedInVain": False})
     if status.round != before.round and status.roundMinor == before.roundMinor:
-        status = status.model_copy(update={"roundMinor": 0})  # a leader's own
+        status = status.model_copy(update={"roundMinor": 0})  # The leader opens this round itself.
     status = finish.without_pods(status).model_copy(
         update={
             "leaderEpoch": observed.epoch,

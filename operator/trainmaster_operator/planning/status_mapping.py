@@ -1,10 +1,11 @@
-"""The API's status and the planner's flat record, one made from the other.
+"""Conversion between the API's status and the planner's flat record.
 
-`read_status(write_status(state)) == state` for every state. Whatever the API's status has that these models do not know
-is kept by `unknown_fields`: a newer operator may have written it. A field that has nothing to say is left out.
+`read_status(write_status(state)) == state` for every state. `unknown_fields` keeps everything in the API's status that
+these models do not know, because a newer operator may have written it. A field without a value is left out.
 
-Each pass writes a status and each change of a job is read, so both are plain dicts and one call of pydantic: nothing is
-built in the API's models. Recoveries are most of a status and hardly change, so what they became is remembered.
+Each pass writes a status and each change of a job is read, so both directions use plain dicts and one call of pydantic;
+the API's models are not instantiated. Recoveries are most of a status and rarely change, so their conversions are
+cached.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from trainmaster_operator.planning.facts.job_state import JobState, Recovery
 Object = dict[str, Any]
 
 _TOP = ("observedGeneration", "phase", "revision", "startTime", "completionTime", "conditions", "lastFailure")
-"""Fields of both with the same name and meaning."""
+"""Fields with the same name and meaning in both."""
 
 _GROUPS = ("workers", "progress", "checkpoint", "restarts", "goodput", "round", "internal")
 
@@ -55,7 +56,7 @@ _MOVED: dict[str, tuple[str, str]] = {
     "microDivisor": ("internal", "microDivisor"),
     "skipped": ("internal", "skippedData"),
 }
-"""Fields of the state to the group and the field of the API."""
+"""Fields of the state, with the group and the field of the API."""
 
 _INNER = {
     "stopAt": ("stop", "step"),
@@ -66,7 +67,7 @@ _INNER = {
     "roundSavedFrom": ("round", "savedFrom"),
     "roundResume": ("round", "resume"),
 }
-"""Fields of the state to those of a group within `internal`."""
+"""Fields of the state, with a group within `internal` and its field."""
 
 _WORKERS = {
     "desired": ("workers", "desired"),
@@ -81,7 +82,7 @@ _WORKERS = {
     "replacedAt": ("internal", "podReplacedAt"),
     "replacements": ("internal", "podReplacements"),
 }
-"""Fields of the state's `workers`."""
+"""Fields of the state's `workers`, with the group and the field of the API."""
 
 _ORDER = (
     *("observedGeneration", "phase", "reason", "revision", "startTime", "completionTime", "conditions"),
@@ -98,13 +99,14 @@ _EXPLAINED_BY = {
     "Failed": "Failed",
 }
 _GOES_ON = ("Starting", "Running", "Recovering", "Resizing", "Suspending")
-"""Phases in which a time until the end means something."""
+"""Phases in which an expected time until the end makes sense."""
 
 _TROUBLES = ("ReconcileError", "RevisionLost")
 """Conditions that matter more than the phase."""
 
 _PHASES = {"first_step": "firstStep"}
-"""Phases of a recovery's clock whose name in the API is another one. A status of an earlier version has the clock's."""
+"""Phases of a recovery's clock with another name in the API. A status of an earlier version has the name of the
+clock."""
 _PHASES_READ = {new: old for old, new in _PHASES.items()}
 
 _NOTHING: Object = {}
@@ -113,12 +115,12 @@ _REMEMBERED_RECOVERIES = 4096
 
 
 class OtherLayout(ValueError):
-    """A status that isn't in the layout of this version."""
+    """The status does not have the layout of this version."""
 
 
 def read_status(status: Object | None) -> JobState:
-    """Return the state that a job's status says. Raises OtherLayout, and ValidationError where a field has another
-    type."""
+    """Return the state that a job's status describes. Raise OtherLayout for another layout, and ValidationError if a
+    field has another type."""
     if not status:
         return JobState()
     try:
@@ -128,7 +130,8 @@ def read_status(status: Object | None) -> JobState:
 
 
 def write_status(state: JobState, kept: Object | None = None) -> Object:
-    """Return the status that says a state, as JSON values. `kept`: fields of other versions, from `unknown_fields`."""
+    """Return the status that describes a state, as JSON values. `kept`: fields of other versions, from
+    `unknown_fields`."""
     flat = state.model_dump(mode="json", exclude_defaults=True, exclude=_REMEMBERED)
     found: dict[str, Any] = {group: {} for group in _GROUPS}
     internal = found["internal"]
@@ -166,12 +169,13 @@ def write_status(state: JobState, kept: Object | None = None) -> Object:
 
 
 def unknown_fields(status: Object | None) -> Object:
-    """Return what a status holds besides the fields of these models, by path: {} if nothing. Lists are not searched."""
+    """Return the parts of a status that these models do not define, by path; {} if there are none. Lists are not
+    searched."""
     return _unknown(status, _known_fields(JobStatus)) if status else {}
 
 
 def merged(kept: Object, written: Object) -> Object:
-    """Return both, path by path; where they meet, what is written now."""
+    """Return both, merged path by path; where both have a value, `written` wins."""
     result = dict(written)
     for name, value in kept.items():
         if name not in result:
@@ -182,7 +186,7 @@ def merged(kept: Object, written: Object) -> Object:
 
 
 def _reason(state: JobState) -> str:
-    """Of the condition that explains the phase, or of one that matters more."""
+    """Return the reason of the condition that explains the phase, or of a condition that matters more."""
     kind, reason = _EXPLAINED_BY.get(state.phase.value, "Running"), ""
     for condition in state.conditions:
         if condition.type in _TROUBLES and condition.status == "True":
@@ -193,7 +197,7 @@ def _reason(state: JobState) -> str:
 
 
 def _write_progress(state: JobState, progress: Object, found: Object) -> None:
-    """The progress, with what it says of checkpoints."""
+    """Write the progress, and its fields about checkpoints, into `found`."""
     if step := progress.pop("memoryStep", 0):
         found["checkpoint"]["memory"] = {"step": step, "round": state.round, "tier": "ram"}
     if step := progress.pop("lastSave", 0):
@@ -204,7 +208,7 @@ def _write_progress(state: JobState, progress: Object, found: Object) -> None:
 
 
 def _flat(status: Object) -> Object:
-    """The fields of the state; what only the API has is ignored by its models."""
+    """Return the fields of the state. Its models ignore what only the API has."""
     flat = {name: status[name] for name in _TOP if name in status}
     groups = {name: status.get(name) or _NOTHING for name in _GROUPS}
     internal, checkpoint = groups["internal"], groups["checkpoint"]
@@ -231,11 +235,11 @@ def _flat(status: Object) -> Object:
 
 
 _written: dict[int, tuple[Recovery, Object]] = {}
-"""By identity: states share the recoveries that a pass didn't touch."""
+"""Converted recoveries by identity, because states share the recoveries that a pass did not change."""
 
 
 def _recovery_written(recovery: Recovery) -> Object:
-    """Seconds of four decimals become milliseconds of one."""
+    """Return a recovery as JSON values. Seconds with four decimals become milliseconds with one."""
     known = _written.get(id(recovery))
     if known is not None and known[0] is recovery:
         return known[1]
@@ -278,7 +282,7 @@ def duration(seconds: float) -> str:
 
 
 _Known = dict[str, "_Known | None"]
-"""Names of fields, with those of the fields below where there are any."""
+"""The names of fields, with the names of the fields below them where there are any."""
 
 
 @cache

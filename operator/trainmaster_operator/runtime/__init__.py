@@ -1,1 +1,1 @@
-"""The shell around the planner: queue, reconcile loop, lease, clock."""
+"""The I/O around the planner: queue, reconcile loop, lease, clock."""

@@ -1,4 +1,4 @@
-"""How agents prove who they are: one strategy for each world."""
+"""How agents prove their identity: one strategy for local runs, one for clusters."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from trainmaster_operator.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 AUDIENCE = "trainmaster"
-POD_WAIT_S = 1.0  # for a pod that isn't in the cache yet
+POD_WAIT_S = 1.0  # Seconds to wait for a pod that is not in the cache yet.
 POD_LOOK_S = 0.02
-REVIEWS = 64  # at a time, however many agents come back at once
-REVIEW_WAIT_S = 5.0  # for one of these
+REVIEWS = 64  # Maximum number of simultaneous token reviews, however many agents connect.
+REVIEW_WAIT_S = 5.0  # Seconds to wait until one of these can start.
 COME_AGAIN_S = 1.0
 POD_REVIEWS = Allowance(rate=1, burst=10)
 OTHER_REVIEWS = Allowance(rate=200, burst=2000)
@@ -40,18 +40,20 @@ class Known:
 
     pods: Informer[PodEntry]
     refuse_gone: Callable[[Identity], None]
-    """Raises Refused(410) when the job, or this incarnation, is known to be over."""
+    """Raise Refused(410) if the job, or this incarnation, is known to be over."""
 
 
 class Authenticator(Protocol):
+    """Checks the credentials of agents."""
+
     async def authenticate(self, credential: Credential, claim: Claim, known: Known) -> Admission:
-        """See `Authenticate` of the control channel."""
+        """Return who the sender is. See `Authenticate` of the control channel."""
         ...
 
 
 class TokenHashes:
-    """The kubelet that starts a pod writes the hash of its token into the pod's status: the local world, where all jobs
-    are one person's, and the simulator."""
+    """Compares tokens with hashes. The kubelet that starts a pod writes the hash of its token into the pod's status.
+    It is used in local runs, where all jobs belong to one person, and in the simulator."""
 
     def __init__(self, pod_name: Callable[[str, str, int, int], str], clock: Clock) -> None:
         self._pod_name = pod_name
@@ -68,7 +70,7 @@ class TokenHashes:
             entry = known.pods.get(JobKey(claimed.namespace, name))
             if entry is not None and entry.token_sha256 and entry.record.uid == claimed.pod_uid:
                 break
-            known.refuse_gone(claimed)  # nothing is left that its token could be compared with
+            known.refuse_gone(claimed)  # The pod is gone, so there is no hash to compare its token with.
             if self._clock.monotonic() >= give_up_at:
                 raise Refused(503, f"pod {name} with uid {claimed.pod_uid} is not known yet")
             await asyncio.sleep(POD_LOOK_S)
@@ -76,14 +78,15 @@ class TokenHashes:
             return Admission(claimed)
         if any(other.token_sha256 == digest for other in known.pods.owned(JobKey(claimed.namespace, claimed.job))):
             raise Refused(403, f"this token belongs to another pod than {name}")
-        raise Refused(401, "this token is nobody's")
+        raise Refused(401, "no pod of this job has this token")
 
 
 class PodTokens:
-    """Kubernetes: a ServiceAccount token bound to its pod, which the API server reviews once, then a session.
+    """Authentication on Kubernetes: the API server reviews a ServiceAccount token that is bound to its pod once; after
+    that a session is used.
 
-    What a pod is (its job, slot and incarnation) comes from the pod cache, for sessions too: a pod that was deleted or
-    replaced has lost its session. `session_key()` is the same in all replicas.
+    The identity of a pod (its job, slot and incarnation) comes from the pod cache, also for sessions: a pod that was
+    deleted or replaced has lost its session. `session_key()` is the same in all replicas.
     """
 
     def __init__(self, cluster: Cluster, clock: Clock, session_key: Callable[[], bytes]) -> None:
@@ -104,28 +107,35 @@ class PodTokens:
     def _by_session(self, text: str, known: Known) -> Admission:
         session = unseal(text, self._session_key(), self._clock.now())
         if session is None:
-            raise Refused(401, "this session is not valid, or no longer")
+            raise Refused(401, "this session is not valid or has expired")
         identity = _identity(known.pods, session.identity.namespace, session.pod, session.identity.pod_uid)
         if identity == session.identity:
             return Admission(identity)
-        # The signature proves who it was, so it may be told that it is stale. If it isn't, its token tells what it is.
+        # The signature proves who the agent was, so it may be told that it is stale. Otherwise its token shows who it
+        # is.
         known.refuse_gone(session.identity)
         raise Refused(401, "the pod of this session is not known here")
 
     async def _by_token(self, token: str, known: Known) -> Admission:
         if not token.isascii():
-            raise Refused(401, "this token is nobody's")
+            raise Refused(401, "the API server does not recognise this token")
         self._limit(token, known)
         review = await self._review(token)
         if review is None or not review.pod_uid:
-            raise Refused(401, "this token is nobody's" if review is None else "this token is not bound to a pod")
+            raise Refused(
+                401,
+                "the API server does not recognise this token"
+                if review is None
+                else "this token is not bound to a pod",
+            )
         identity = await self._wait_for(review, known)
         session = new_session(identity, review.pod, self._clock.now())
         return Admission(identity, seal(session, self._session_key()))
 
     def _limit(self, token: str, known: Known) -> None:
-        """Each pod that we know has its own share of reviews; whoever says to be another, shares one with all such. So
-        a flood of invented tokens keeps away only pods that are too new to be known, and those only for a moment."""
+        """Raise Refused(429) if too many tokens must be reviewed. Each known pod has its own allowance; all others
+        share one. So a flood of invented tokens blocks only pods that are too new to be known, and only for a
+        moment."""
         now = self._clock.monotonic()
         namespace, name, uid = _bound_to(token)
         entry = known.pods.get(JobKey(namespace, name))
@@ -134,24 +144,25 @@ class PodTokens:
         else:
             wait_s = self._other_reviews.take(now)
         if wait_s:
-            raise Refused(429, "too many tokens came to be reviewed", max(wait_s, COME_AGAIN_S))
+            raise Refused(429, "too many tokens are waiting for a review", max(wait_s, COME_AGAIN_S))
 
     async def _review(self, token: str) -> TokenReview | None:
         try:
             async with asyncio.timeout(REVIEW_WAIT_S):
                 await self._reviewing.acquire()
         except TimeoutError:
-            raise Refused(503, "too many tokens wait for the API server", COME_AGAIN_S) from None
+            raise Refused(503, "too many tokens are waiting for a review", COME_AGAIN_S) from None
         try:
             return await self._cluster.review_token(token, AUDIENCE)
         except ApiError as error:
             log.warning("a token could not be reviewed: %s", error)
-            raise Refused(503, "the API server can't tell now whose token this is") from None
+            raise Refused(503, "the API server could not review this token; try again") from None
         finally:
             self._reviewing.release()
 
     async def _wait_for(self, review: TokenReview, known: Known) -> Identity:
-        """The pod exists, since its token is good; this cache may be a little late."""
+        """Return the identity of the pod. The pod exists, because its token is valid, but this cache may be a little
+        late. Raise Refused(503) if it does not appear."""
         give_up_at = self._clock.monotonic() + POD_WAIT_S
         while True:
             identity = _identity(known.pods, review.namespace, review.pod, review.pod_uid)
@@ -163,7 +174,8 @@ class PodTokens:
             await asyncio.sleep(POD_LOOK_S)
 
     async def _refuse_foreign(self, review: TokenReview) -> None:
-        """Any pod of the cluster can get itself a token for us: one that belongs to no job need not come again."""
+        """Raise Refused for a pod that belongs to no job, so that it does not try again: any pod of the cluster can
+        get a token for this operator."""
         try:
             obj = await self._cluster.get(POD, review.namespace, review.pod)
         except NotFound:
@@ -171,7 +183,9 @@ class PodTokens:
         except Forbidden:
             raise Refused(403, "this operator serves other namespaces") from None
         except ApiError as error:
-            raise Refused(503, f"the API server can't tell now whose pod that is: {error}") from None
+            raise Refused(
+                503, f"the operator could not read this pod from the API server; try again: {error}"
+            ) from None
         if obj["metadata"]["uid"] != review.pod_uid:
             raise Refused(401, "the pod of this token is gone")
         if owning_job(obj) is None:
@@ -179,7 +193,7 @@ class PodTokens:
 
 
 def _identity(pods: Informer[PodEntry], namespace: str, pod: str, uid: str) -> Identity | None:
-    """None: there is no such pod in the cache, or it isn't one of a job's."""
+    """Return the identity of a pod, or None if the cache has no such pod or it belongs to no job."""
     entry = pods.get(JobKey(namespace, pod))
     if entry is None or entry.record.uid != uid or not entry.job or entry.record.slot < 0:
         return None
@@ -196,7 +210,8 @@ def _identity(pods: Informer[PodEntry], namespace: str, pod: str, uid: str) -> I
 
 
 def _bound_to(token: str) -> tuple[str, str, str]:
-    """Namespace, name and uid of the pod that this token says to be bound to: unproven. Empty: it doesn't say."""
+    """Return the namespace, name and uid of the pod to which this token claims to be bound, without proof; three
+    empty strings if it claims none."""
     try:
         payload = token.split(".")[1].encode()
         bound = json.loads(base64.urlsafe_b64decode(payload + b"=="))["kubernetes.io"]

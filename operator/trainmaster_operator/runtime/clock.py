@@ -1,4 +1,4 @@
-"""Time and chance are injected. This is the only module of the runtime that may touch the real clock."""
+"""Time and randomness are injected. Only this module of the runtime may read the real clock."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Sleeping is `asyncio.sleep`: the event loop runs on the same time as its clock."""
+    """A source of time. Sleeping is `asyncio.sleep`: the event loop uses the same time."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary moment; never jumps."""
+        """Return the seconds since an arbitrary moment. It never jumps."""
         ...
 
     def now(self) -> float:
-        """Seconds since 1970, UTC."""
+        """Return the seconds since 1970, UTC."""
         ...
 
 
 class RealClock:
+    """The clock of the machine."""
+
     def monotonic(self) -> float:
         return time.monotonic()
 
@@ -35,7 +37,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """Stands still until somebody advances it; `VirtualLoop` jumps to its next timer."""
+    """A clock that stands still until `advance` is called; `VirtualLoop` moves it to its next timer."""
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
         self._start = now
@@ -48,6 +50,7 @@ class VirtualClock:
         return self._start + self.elapsed
 
     def advance(self, seconds: float) -> None:
+        """Move the clock forward by a number of seconds."""
         self.elapsed += max(0.0, seconds)
 
 
@@ -56,58 +59,51 @@ class Deadlock(RuntimeError):
 
 
 class _Soon(asyncio.Handle):
-    """A callback, without what a loop in debug mode keeps of it: a simulated second makes thousands."""
+    """A callback without the data that a loop in debug mode keeps, because a simulated second creates thousands of
+    them."""
 
     __slots__ = ()
+    _repr = None  # never set: in place of what asyncio keeps in each handle for its debug mode
+    _source_traceback = None
 
     def __init__(
-        self,
-        callback: Callable[..., object],
-        args: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context | None = None,
+        self, callback: Callable[..., object], args: Sequence[Any], context: contextvars.Context | None = None
     ) -> None:
         self._callback = callback
         self._args = args
-        self._loop = loop
         self._context = contextvars.copy_context() if context is None else context
         self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
-
-
-class _Later(_Soon, asyncio.TimerHandle):
-    __slots__ = ()
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context | None = None,
-    ) -> None:
-        self._callback = callback
-        self._args = args
-        self._loop = loop
-        self._context = contextvars.copy_context() if context is None else context
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
-        self._when = when
-        self._scheduled = False  # the heap drops what is cancelled when its time comes
 
     def cancel(self) -> None:
         self._cancelled = True
         self._callback = self._args = None  # type: ignore[assignment]
 
 
-class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop in virtual time: no file descriptors, no blocking, the same order of steps in each run.
+class _Later(_Soon, asyncio.TimerHandle):
+    __slots__ = ()
+    _scheduled = False  # the heap drops what is cancelled when its time comes
 
-    When nothing is ready it jumps to its next timer. Timers of one moment run in the order in which they were set.
-    What asyncio asks a loop for most often is answered without a Python frame: a simulated second asks thousands of
-    times.
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        context: contextvars.Context | None = None,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = contextvars.copy_context() if context is None else context
+        self._cancelled = False
+        self._when = when
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop in virtual time: it has no file descriptors, never blocks, and runs its steps in the same order in
+    each run.
+
+    If nothing is ready, it moves to its next timer. Timers of the same moment run in the order in which they were set.
+    The calls that asyncio makes most often are answered without a Python frame, because a simulated second makes
+    thousands of them.
     """
 
     get_debug = bool
@@ -131,7 +127,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = _Soon(callback, args, self, context)
+        handle = _Soon(callback, args, context)
         self._ready.append(handle)
         return handle
 
@@ -139,7 +135,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         when = self.clock.elapsed + delay
-        timer = _Later(when, callback, args, self, context)
+        timer = _Later(when, callback, args, context)
         self._timers_set += 1
         heappush(self._timers, (when, self._timers_set, timer))
         return timer
@@ -147,13 +143,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = _Later(when, callback, args, self, context)
+        timer = _Later(when, callback, args, context)
         self._timers_set += 1
         heappush(self._timers, (when, self._timers_set, timer))
         return timer
 
     def _run_once(self) -> None:
-        """All turns until the loop is to stop."""
+        """Run all turns until the loop is to stop. Raise Deadlock if all tasks wait and no timer is set."""
         ready, timers, clock = self._ready, self._timers, self.clock
         while True:
             while timers and timers[0][2]._cancelled:
@@ -178,11 +174,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 return
 
     def _write_to_self(self) -> None:
-        """Called by call_soon_threadsafe: nothing to wake, the loop never blocks."""
+        """Do nothing: call_soon_threadsafe calls this to wake the loop, which never blocks."""
 
 
 def run_virtual(main: Coroutine[Any, Any, T], clock: VirtualClock | None = None) -> T:
-    """`asyncio.run` in virtual time. Raises Deadlock when nothing can happen any more."""
+    """Run a coroutine like `asyncio.run`, in virtual time. Raise Deadlock if nothing can happen any more."""
     loop = VirtualLoop(clock)
     try:
         asyncio.set_event_loop(loop)

@@ -1,8 +1,8 @@
-"""Whether the cluster's CustomResourceDefinition is of another version than this operator.
+"""Whether the cluster's CustomResourceDefinition belongs to another version than this operator.
 
-The API server drops fields of a job that an older definition lacks, and nobody is told; a newer definition takes fields
-that this operator doesn't obey. The published schema is compared with the one that belongs to this operator: it is open
-to every service account, so no further right is needed.
+The API server drops fields of a job that an older definition lacks, without an error; a newer definition accepts fields
+that this operator ignores. The published schema is compared with the schema of this operator. Every service account may
+read it, so no further right is needed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,25 @@ from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-SHOWN = 5  # fields in a message
+SHOWN = 5  # Maximum number of fields in a message.
 
 
 class Publishes(Protocol):
+    """A cluster that returns the published schema of a kind."""
+
     async def published_schema(self, kind: str) -> Object | None: ...
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Paths of fields. `missing`: the definition in the cluster lacks them. `unknown`: this operator does."""
+    """Paths of fields. `missing`: the definition in the cluster lacks them. `unknown`: this operator does not know
+    them."""
 
     missing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
     def sentences(self) -> Iterator[str]:
-        """Yield what a person should know and do."""
+        """Yield sentences that say what is different and what to do."""
         if self.missing:
             yield (
                 f"the cluster's CustomResourceDefinition is older than this operator: it lacks {_some(self.missing)}, "
@@ -48,13 +51,15 @@ class Difference:
 
 
 def compare(published: Object, expected: Object | None = None) -> Difference:
-    """Compare the fields of spec and status of two schemas of a job. expected: this operator's unless given."""
+    """Compare the fields of spec and status of two schemas of a job. `expected`: the schema of this operator by
+    default."""
     there, here = set(_fields(published)), set(_fields(expected or crd.job_schema()))
     return Difference(_outermost(here - there), _outermost(there - here))
 
 
 async def report(cluster: Publishes, metrics: Metrics) -> Difference | None:
-    """Log how the definition in the cluster differs, and count it. None if the API server doesn't say."""
+    """Log how the definition in the cluster differs, and set the metrics. Return None if the API server does not
+    publish a schema."""
     try:
         published = await cluster.published_schema(JOB)
     except ApiError as error:
@@ -85,7 +90,7 @@ def _below(path: str, schema: Object) -> Iterator[str]:
 
 
 def _outermost(paths: set[str]) -> tuple[str, ...]:
-    """Leave out what lies below another path of the set."""
+    """Return the paths, sorted, without those that lie below another one."""
     kept: list[str] = []
     for path in sorted(paths):
         if not any(path.startswith((f"{above}.", f"{above}[")) for above in kept):

@@ -1,7 +1,7 @@
-"""What `helm test` runs: a job that loses a rank must recover, and succeed.
+"""The test that `helm test` runs: a job that loses a rank must recover and succeed.
 
-`python -m trainmaster_operator.runtime.first_recovery JOB.yaml` creates the job of that file, says what becomes of it,
-and deletes it when it has recovered. A job that did otherwise stays, so that its events and logs can be read.
+`python -m trainmaster_operator.runtime.first_recovery JOB.yaml` creates the job of that file, prints its progress, and
+deletes it when it has recovered. A job that does not recover stays, so that its events and logs can be read.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.status_mapping import read_status
 
 LIMIT_S = 600.0
-AGAIN_S = 1.0  # before the API server is asked again, after it did not answer
+AGAIN_S = 1.0  # Seconds before the API server is called again after it did not answer.
 Say = Callable[[str], None]
 
 
 async def recover(cluster: Cluster, job: Object, say: Say, limit_s: float = LIMIT_S) -> bool:
     """Run `job`, which has a name and a namespace. Return True if it recovered at least once and succeeded.
 
-    limit_s: seconds that all of it may take. Raises ApiError for what the API server refuses.
+    `limit_s`: maximum number of seconds for all of it. Raise ApiError if the API server refuses a call.
     """
     try:
         async with asyncio.timeout(limit_s):
@@ -95,7 +95,7 @@ async def _remove(cluster: Cluster, namespace: str, name: str) -> None:
 
 
 async def _changes(cluster: Cluster, namespace: str, name: str, known: Object) -> AsyncIterator[Object | None]:
-    """Yield each state of one object after `known`; None, and the end, when it is deleted."""
+    """Yield each state of one object after `known`. Yield None and end when it is deleted."""
     uid, version = known["metadata"]["uid"], known["metadata"]["resourceVersion"]
     while True:
         try:
@@ -138,6 +138,7 @@ async def _main(options: argparse.Namespace) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the test for the job in a file. Return 0 if the job recovered and succeeded, else 1."""
     made = argparse.ArgumentParser(prog="python -m trainmaster_operator.runtime.first_recovery", description=__doc__)
     made.add_argument("job", type=Path, metavar="JOB.yaml")
     made.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS", help="(default: %(default)g)")

@@ -1,7 +1,9 @@
-"""kopf watches the jobs. It stores nothing, posts nothing and puts nothing on anybody's object: `on.event` alone.
+"""kopf watches the jobs. It uses only `on.event`: it stores nothing, writes no events and adds nothing to anybody's
+objects.
 
-Its events feed the jobs' cache, whose own lists find what kopf never tells (what vanished while its history was gone).
-A kopf that fails ends the process: training goes on without an operator, and the next one starts from what is written.
+Its events feed the cache of jobs; the cache's own lists find what kopf never reports (objects that vanished while its
+history was lost). If kopf fails, the process ends: training continues without an operator, and the next operator starts
+from the written status.
 """
 
 from __future__ import annotations
@@ -24,18 +26,19 @@ Feed = Callable[[bool, Object], None]
 Login = Callable[[], Awaitable[kopf.ConnectionInfo]]
 
 RETRIES = 24
-LONGEST_RETRY_S = 15.0  # all together about five minutes: an API server that restarts doesn't end us
+LONGEST_RETRY_S = 15.0  # Altogether about five minutes, so that a restart of the API server does not end this process.
 ENDS_WITHIN_S = 1.0
 LOGIN_EVERY_S = 1.0
 LOGIN_BACKOFF_S = 5.0
 
 
 class KopfEnded(Exception):
-    """kopf, which should run for ever, has ended."""
+    """kopf, which should run until it is cancelled, has ended."""
 
 
 class Backoffs:
-    """Seconds between the attempts of one request, with jitter. Iterable again and again: kopf starts anew for each."""
+    """Seconds between the attempts of one request, with jitter. It can be iterated any number of times, because kopf
+    iterates it for each request."""
 
     def __init__(self, chance: random.Random) -> None:
         self._random = chance
@@ -46,24 +49,27 @@ class Backoffs:
 
 
 def settings(chance: random.Random) -> kopf.OperatorSettings:
+    """Return the settings with which kopf only watches."""
     made = kopf.OperatorSettings()
     made.posting.enabled = False
     made.peering.standalone = True
-    made.scanning.disabled = True  # namespaces and CRDs are neither listed nor watched
-    made.persistence.finalizer = f"{GROUP}/kopf"  # never set; the default names another project
+    made.scanning.disabled = True  # Namespaces and CRDs are neither listed nor watched.
+    made.persistence.finalizer = f"{GROUP}/kopf"  # The finalizer is never set; the default would name another project.
     made.networking.request_timeout = 30.0
     made.networking.connect_timeout = 5.0
     made.networking.error_backoffs = Backoffs(chance)
-    made.watching.server_timeout = 300  # whole: kopf sends it as it stands, and the API server takes no fraction
+    # A whole number: kopf sends it unchanged, and the API server accepts no fraction.
+    made.watching.server_timeout = 300
     made.watching.client_timeout = 330.0
     made.watching.chunk_size = 500
     made.queueing.exit_timeout = 0.2
-    made.execution.max_workers = 1  # for synchronous handlers, of which there are none
-    made.process.ultimate_exiting_timeout = None  # we end the process ourselves
+    made.execution.max_workers = 1  # For synchronous handlers, of which there are none.
+    made.process.ultimate_exiting_timeout = None  # This operator ends the process itself.
     return made
 
 
 def registry(feed: Feed, login: Login) -> kopf.OperatorRegistry:
+    """Return kopf's registry with the login and the event handler for jobs."""
     made = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=made, backoff=LOGIN_BACKOFF_S)  # type: ignore[untyped-decorator]
@@ -80,15 +86,15 @@ def registry(feed: Feed, login: Login) -> kopf.OperatorRegistry:
 
 
 def login_with(kubeconfig: str | None, fresh_until: Callable[[], Any]) -> Login:
-    """With the credentials that the adapter uses too. `fresh_until`: the datetime when those read now are read again:
-    tokens in files are rotated. Raises NoCluster."""
+    """Return a login with the credentials that the adapter also uses. `fresh_until`: returns the datetime at which
+    credentials are read again, because tokens in files are rotated. The login raises NoCluster."""
     last = float("-inf")
 
     async def login() -> kopf.ConnectionInfo:
         nonlocal last
         moment = asyncio.get_running_loop().time()
         if moment < last + LOGIN_EVERY_S:
-            await asyncio.sleep(LOGIN_EVERY_S)  # refused credentials are read again, but not in a tight loop
+            await asyncio.sleep(LOGIN_EVERY_S)  # Refused credentials are read again, but not without a pause.
         last = asyncio.get_running_loop().time()
         configuration = await kubernetes_credentials.load(kubeconfig)
         scheme, _, token = (await configuration.get_api_key_with_prefix("BearerToken") or "").partition(" ")
@@ -110,10 +116,10 @@ def login_with(kubeconfig: str | None, fresh_until: Callable[[], Any]) -> Login:
 async def watch_jobs(
     feed: Feed, login: Login, chance: random.Random, namespace: str | None, started: Callable[[], None]
 ) -> None:
-    """Until it is cancelled. Raises what kopf fails of.
+    """Watch jobs until cancelled. Raise the error with which kopf fails, or KopfEnded.
 
-    `started` is called once kopf has taken the process's signals, so that they can be taken back. kopf's own way of
-    ending, `run_tasks`, isn't used: it would wait for, then cancel, every task that was born after kopf's start.
+    `started` is called after kopf has set its signal handlers, so that they can be replaced. kopf's own `run_tasks` is
+    not used for the end: it would wait for every task that was created after kopf's start, and then cancel it.
     """
     logging.getLogger("kopf").setLevel(logging.WARNING)
     scope: dict[str, Any] = {"namespaces": [namespace]} if namespace else {"clusterwide": True}

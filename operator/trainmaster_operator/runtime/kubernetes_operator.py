@@ -1,7 +1,8 @@
 """The operator on a cluster: `python -m trainmaster_operator.runtime.kubernetes_operator`, one of several replicas.
 
-Every replica fills its caches and serves the control channel; one leads, the others answer agents with its address. A
-replica that loses the lease, or whose kopf fails, ends: training goes on, and the kubelet starts it anew.
+Every replica fills its caches and serves the control channel. One of them leads; the others answer agents with its
+address. A replica that loses the lease, or whose kopf fails, ends: training continues, and the kubelet starts the
+replica again.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from trainmaster_operator.manifests.pod_defaults import USER, PodDefaults, PodSe
 from trainmaster_operator.runtime import crd_age
 from trainmaster_operator.runtime.authenticators import PodTokens
 from trainmaster_operator.runtime.clock import RealClock
+from trainmaster_operator.runtime.concurrency import until_one_ends
 from trainmaster_operator.runtime.kopf_wiring import login_with, watch_jobs
 from trainmaster_operator.runtime.leader.election import Election
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
@@ -45,34 +47,34 @@ from trainmaster_operator.runtime.observability.metrics_server import MetricsSer
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.operator import Operator, Settings
 from trainmaster_operator.runtime.tls_bootstrap import Authority
-from trainmaster_operator.runtime.waiting import until_one_ends
 
 log = logging.getLogger(__name__)
 
-RELIST_JOBS_S = 120.0  # finds what kopf never tells
-FRESH = timedelta(minutes=10)  # then kopf reads its credentials again
+RELIST_JOBS_S = 120.0  # Lists find what kopf never reports.
+FRESH = timedelta(minutes=10)  # After this time kopf reads its credentials again.
 RETRY_S = 2.0
-ANY = "any"  # of users and groups: the cluster or the image chooses
+ANY = "any"  # For users and groups: the cluster or the image chooses.
 GC_THRESHOLDS = (10_000, 20, 50)
-EXIT_WITHIN_S = 4.5  # after SIGTERM, whatever hangs
+EXIT_WITHIN_S = 4.5  # Seconds after SIGTERM, whatever hangs.
 
 
 class CantListen(Exception):
-    """A port is taken, or may not be used."""
+    """A port is in use, or may not be used."""
 
 
 class Replica:
-    """One process. `run` ends after SIGTERM, and raises what it fails of."""
+    """One process. `run` ends after SIGTERM, or raises the error with which it fails."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._clock = RealClock()
-        # Seeds are drawn here, at the edge: everything inside gets its randomness injected.
+        # Seeds are drawn here; everything inside gets its randomness injected.
         self._random = random.Random(os.urandom(16))
         self._stopping = asyncio.Event()
         self._serving = False
 
     async def run(self) -> None:
+        """Run the replica until SIGTERM. Raise NoCluster, CantListen, and what its parts raise."""
         options, clock = self._options, self._clock
         self._take_signals()
         async with AsyncExitStack() as stack:
@@ -142,9 +144,9 @@ class Replica:
                 await operator.run()
             except NotLeading as error:
                 log.error("%s: ending at once", error)
-                os._exit(1)  # somebody else may lead any moment: no time for good manners
+                os._exit(1)  # Another replica may lead at any moment, so there is no time for an orderly end.
             finally:
-                await control.stop()  # at once: agents look for the next leader
+                await control.stop()  # At once, so that agents look for the next leader.
 
         await until_one_ends(
             lead_or_wait(), self._renew(operator, authority, due_s), self._watch(operator, report_definition)
@@ -166,7 +168,7 @@ class Replica:
                 await operator.reconciler.bundle_changed()
 
     async def _refresh(self, operator: Operator, authority: Authority) -> float:
-        """Return the seconds until the next call."""
+        """Renew and publish the certificates that are due. Return the seconds until the next call."""
         due_s = await authority.refresh()
         for name, expires_at in authority.expiries().items():
             operator.metrics.certificates.labels(name).set(expires_at)
@@ -175,7 +177,7 @@ class Replica:
         return due_s
 
     async def _watch(self, operator: Operator, report_definition: Callable[[], Awaitable[object]]) -> None:
-        # Before, there may be no such kind yet, and kopf looks for kinds when it starts, and never again.
+        # Before this the kind of jobs may not exist yet, and kopf looks for kinds only when it starts.
         await operator.jobs.synced.wait()
         await report_definition()
         login = login_with(self._options.kubeconfig, lambda: datetime.now(timezone.utc) + FRESH)
@@ -184,7 +186,7 @@ class Replica:
         )
 
     def _missing(self, operator: Operator) -> list[str]:
-        """Why this replica could not take over now."""
+        """Return sentences that say why this replica could not take over now."""
         found = [
             f"{informer.kind}s are not listed yet"
             for informer in (operator.jobs, operator.pods)
@@ -212,7 +214,7 @@ class Replica:
         await self._stopping.wait()
         operator.stop()
         if self._serving:
-            await asyncio.Event().wait()  # its end is everything's
+            await asyncio.Event().wait()  # The channel's end stops everything.
 
 
 def _leader(election: Election) -> str | None:
@@ -267,7 +269,7 @@ def _address(options: argparse.Namespace) -> str:
 
 
 def _bound(port: int) -> socket.socket:
-    """On all addresses, of both families where there are both. Raises CantListen."""
+    """Return a socket that listens on all addresses, IPv4 and IPv6 if both exist. Raise CantListen."""
     try:
         if socket.has_dualstack_ipv6():
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
@@ -282,14 +284,14 @@ def _end_process() -> None:
 
 
 def _lease_seconds(text: str) -> int:
-    seconds = int(text)  # a Lease counts whole ones
+    seconds = int(text)  # A Lease has whole seconds.
     if not 2 <= seconds <= 600:
         raise argparse.ArgumentTypeError(f"2 to 600 are expected, not {seconds}")
     return seconds
 
 
 def _id(text: str) -> int | None:
-    """A user or a group of Linux; None: somebody else chooses it."""
+    """Return a user or group id of Linux; None if the cluster or the image chooses it."""
     if text == ANY:
         return None
     number = int(text)
@@ -306,22 +308,59 @@ def _seconds(text: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
-    add("--namespace-of-operator", required=True, metavar="NS", help="where its Lease and its Secret lie")
-    add("--identity", default=socket.gethostname(), help="unique among the replicas: the pod's name")
-    add("--pod-uid", default="", metavar="UID", help="of the pod of this replica, whose name is the identity")
-    add("--address", default="127.0.0.1", metavar="IP", help="of this replica, for agents that met another one")
-    add("--control-port", type=int, default=8443, metavar="PORT", help="for agents (default: 8443)")
-    add("--health-port", type=int, default=8080, metavar="PORT", help="for probes (default: 8080)")
-    add("--metrics-port", type=int, default=8444, metavar="PORT", help="for scrapers, over HTTPS (default: 8444)")
-    add("--plain-metrics", action="store_true", help="metrics for everybody, over HTTP on the port for probes")
-    add("--operator-url", required=True, metavar="URL", help="under which agents reach the replicas: their Service")
-    add("--trainer-image", default=PodDefaults.trainer_image, metavar="IMAGE", help="for pods that name none")
-    add("--agent-image", default=PodDefaults.agent_image, metavar="IMAGE", help="brings the agent into users' images")
+    add("--namespace-of-operator", required=True, metavar="NS", help="namespace of the operator's Lease and Secret")
+    add(
+        "--identity",
+        default=socket.gethostname(),
+        help="name of this replica, unique among the replicas: the pod's name",
+    )
+    add("--pod-uid", default="", metavar="UID", help="uid of the pod whose name is the identity")
+    add(
+        "--address",
+        default="127.0.0.1",
+        metavar="IP",
+        help="address of this replica, which other replicas give to agents",
+    )
+    add(
+        "--control-port",
+        type=int,
+        default=8443,
+        metavar="PORT",
+        help="port of the control channel, for agents (default: 8443)",
+    )
+    add("--health-port", type=int, default=8080, metavar="PORT", help="port for probes (default: 8080)")
+    add(
+        "--metrics-port", type=int, default=8444, metavar="PORT", help="port of the metrics, over HTTPS (default: 8444)"
+    )
+    add(
+        "--plain-metrics",
+        action="store_true",
+        help="serve metrics without authentication, over HTTP, on the port for probes",
+    )
+    add(
+        "--operator-url",
+        required=True,
+        metavar="URL",
+        help="URL of the operator's Service, at which agents reach it",
+    )
+    add(
+        "--trainer-image",
+        default=PodDefaults.trainer_image,
+        metavar="IMAGE",
+        help="image of the first container of a job that names no image",
+    )
+    add(
+        "--agent-image",
+        default=PodDefaults.agent_image,
+        metavar="IMAGE",
+        help="image that copies the agent into pods with users' images",
+    )
     for name, words in (
-        ("user", "user as whom containers with our images run in jobs' pods"),
-        ("group", "group of that user"),
+        ("user", "user ID of the containers in job pods that use Trainmaster's images"),
+        ("group", "group ID of these containers"),
         ("fs-group", "group that owns the volumes of these pods"),
     ):
         help = f"{words}; {ANY}: chosen by the cluster or the image (default: {USER})"
@@ -331,19 +370,38 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="give containers with users' images what the Pod Security Standard restricted asks for",
     )
-    add("--watch-namespace", metavar="NS", help="jobs of this namespace only (default: of all)")
-    add("--kubeconfig", metavar="FILE", help="(default: the pod's own service account)")
-    add("--tls-dir", type=Path, metavar="DIR", help="tls.crt, tls.key and ca.crt that somebody else renews")
-    add("--lease-seconds", type=_lease_seconds, default=15, metavar="S", help="a dead leader is replaced after (15)")
-    add("--taint-nodes", action="store_true", help="taint suspect nodes: it may get, list and patch nodes")
-    add("--list-nodes", action="store_true", help="see nodes join, for jobs that wait for places: it may list nodes")
-    add("--no-job-metrics", dest="job_metrics", action="store_false", help="no metrics of single jobs")
+    add("--watch-namespace", metavar="NS", help="watch only the jobs of this namespace (default: all namespaces)")
+    add("--kubeconfig", metavar="FILE", help="kubeconfig file (default: the pod's own service account)")
+    add(
+        "--tls-dir",
+        type=Path,
+        metavar="DIR",
+        help="directory with tls.crt, tls.key and ca.crt, which other software renews",
+    )
+    add(
+        "--lease-seconds",
+        type=_lease_seconds,
+        default=15,
+        metavar="S",
+        help="number of seconds after which a leader that no longer renews its lease is replaced (default: 15)",
+    )
+    add(
+        "--taint-nodes",
+        action="store_true",
+        help="taint nodes on which jobs failed; this needs the rights to get, list and patch nodes",
+    )
+    add(
+        "--list-nodes",
+        action="store_true",
+        help="notice new nodes for waiting jobs; this needs the right to list nodes",
+    )
+    add("--no-job-metrics", dest="job_metrics", action="store_false", help="do not export metrics of single jobs")
     add(
         "--finished-metrics-seconds",
         type=_seconds,
         default=FINISHED_S,
         metavar="S",
-        help="how long after its end a job has metrics of its own (default: 21600)",
+        help="seconds after its end for which a job has metrics of its own (default: 21600)",
     )
     return made
 
@@ -351,11 +409,12 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     options = parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    # What start-up made lives as long as the process: collections need not look at it again. The rest is mostly what is
-    # known of jobs and agents. It lives long, and with thousands of agents a quarter of all time went into walking it.
+    # What was created at start lives as long as the process, so the garbage collector need not examine it again. The
+    # rest is mostly what is known about jobs and agents. It lives long, and with thousands of agents the collector
+    # spent a quarter of all time on it.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    # Else a series more for each counter and histogram, which nobody asks for.
+    # Otherwise each counter and histogram has one more series, which is not used.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         with asyncio.Runner(loop_factory=TurnLoop) as runner:

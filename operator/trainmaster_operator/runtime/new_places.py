@@ -1,11 +1,10 @@
-"""Signs that a cluster makes room for jobs whose pods wait: what autoscalers tell of their pods, and nodes that join.
+"""Signs that a cluster makes room for jobs whose pods wait: Events of autoscalers about their pods, and new nodes.
 
-The cluster autoscaler writes the Event TriggeredScaleUp about a pod for which it adds a node, Karpenter the Event
-Nominated. An operator may read Events wherever jobs run. To see nodes join it needs a right that the chart grants with
-`nodes.list`; without it, that sign is missing.
-
-Both are asked for only where they matter: while some pods of a job hold places and others find none, since then the job
-may give them back (`planning.placement.gang`); and while pods wait beside nodes that the operator has tainted.
+The cluster autoscaler writes the Event TriggeredScaleUp about a pod for which it adds a node; Karpenter writes the
+Event Nominated. An operator may read Events wherever jobs run. To see new nodes it needs a right that the chart grants
+with `nodes.list`; without it, that sign is missing. Both are read only where they matter: while some pods of a job hold
+places and others find none, because the job may then give them back (`planning.placement.gang`); and while pods wait
+although there are nodes that the operator has tainted.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from trainmaster_operator.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 REASONS = ("TriggeredScaleUp", "Nominated")
-LOOK_S = 15.0  # between looks at the Events of a job's pods, of one pod each
-NODES_LOOK_S = 60.0  # between lists of all nodes, for all jobs together
+LOOK_S = 15.0  # Seconds between two reads of the Events about one pod of a job.
+NODES_LOOK_S = 60.0  # Seconds between two lists of all nodes, for all jobs together.
 ASK_AGAIN_S = 600.0
 
 MISSING = (
@@ -36,13 +35,14 @@ MISSING = (
 
 @dataclass
 class _Waiting:
-    due: float  # monotonic
+    due: float  # Monotonic.
     looks: int = 0
-    asked_at: float = float("-inf")  # seconds since 1970: the newest Event
+    asked_at: float = float("-inf")  # Seconds since 1970: the newest Event.
 
 
 class NewPlacesSeen:
-    """Soft state of this leader. `nodes`: None where the operator wasn't given the right."""
+    """The signs for each waiting job. Only this leader keeps them. `nodes`: None if the operator does not have the
+    right to list nodes."""
 
     def __init__(
         self, cluster: Cluster, clock: Clock, nodes: Nodes | None, say: Callable[[str], None] = log.warning
@@ -51,10 +51,10 @@ class NewPlacesSeen:
         self._said = False
         self._waiting: dict[JobKey, _Waiting] = {}
         self._nodes_due = float("-inf")
-        self._joined_at = float("-inf")  # seconds since 1970: the newest node
+        self._joined_at = float("-inf")  # Seconds since 1970: the newest node.
 
     def seen(self, key: JobKey) -> NewPlaces:
-        """For the planner."""
+        """Return the signs for a job, for the planner."""
         waiting = self._waiting.get(key)
         if waiting is None:
             return NewPlaces()
@@ -64,8 +64,8 @@ class NewPlacesSeen:
     async def look(
         self, key: JobKey, pods: Sequence[PodRecord], *, even_if_none_is_held: bool = False
     ) -> tuple[bool, float]:
-        """Return whether there is a new sign for a job, and the seconds until the next look. `pods`: all of the job.
-        `even_if_none_is_held`: whether signs matter too where no pod of it has a place."""
+        """Return whether there is a new sign for a job, and the seconds until the next look. `pods`: all pods of the
+        job. `even_if_none_is_held`: signs matter too if no pod of the job has a place."""
         lacking = [pod for pod in pods if pod.node == "" and pod.reason == "Unschedulable" and not pod.deleting]
         held = even_if_none_is_held or any(pod.node and not pod.deleting for pod in pods)
         if not lacking or not held:

@@ -1,8 +1,9 @@
-"""Which nodes are suspect, by all jobs of this operator: one ConfigMap in its namespace, written by the leader alone.
+"""Which nodes are suspect, according to all jobs of this operator: one ConfigMap in its namespace, which only the
+leader writes.
 
-What a job's status says of its last failure is learned whenever the job is looked at, and each reason has a name: so
-nothing counts twice, and what a leader learned and couldn't write the next one learns again. It is no more than a hint
-for where new pods go: where it can't be read or written, everything else goes on.
+The operator learns from the last failure in a job's status whenever it processes the job, and each reason has an
+identifier. So nothing counts twice, and what one leader learned and could not write, the next leader learns again. The
+ConfigMap is only a hint for the placement of new pods: if it cannot be read or written, everything else continues.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ log = logging.getLogger(__name__)
 
 NAME = "trainmaster-suspicion"
 KEY = "nodes.json"
-MARKS = 16  # of a node: the newest
-NODES = 256  # the most suspect
+MARKS = 16  # Maximum number of reasons per node; the newest are kept.
+NODES = 256  # Maximum number of nodes; the most suspect are kept.
 COUNT_EVERY_S = 30.0
-WRITE_AFTER_S = 5.0  # failures of many jobs at once are one write
+WRITE_AFTER_S = 5.0  # Seconds in which failures of many jobs are collected into one write.
 RETRY_S = 30.0
 
 
 class Ledger:
-    """`node_names`: of all pods that are known here."""
+    """The reasons to suspect nodes. `node_names`: the node names of all pods that are known here."""
 
     def __init__(
         self,
@@ -52,13 +53,13 @@ class Ledger:
         self._node_names = node_names
         self._half_life_s, self._share = half_life_s, share
         self._marks: dict[str, list[Mark]] = {}
-        self._learned: dict[JobKey, str] = {}  # the failure of each job that was learned last
+        self._learned: dict[JobKey, str] = {}  # The last failure of each job that was learned.
         self._changed = asyncio.Event()
         self._known = Suspicion()
         self._counted_at = float("-inf")
 
     def suspicion(self) -> Suspicion:
-        """For the planner."""
+        """Return the reasons of all jobs, for the planner."""
         now = self._clock.monotonic()
         if now - self._counted_at >= COUNT_EVERY_S:
             self._counted_at = now
@@ -66,11 +67,11 @@ class Ledger:
         return self._known
 
     def score(self, node: str) -> float:
-        """The suspicion of a node as it is now."""
+        """Return how suspect a node is now."""
         return score(self._marks.get(node, ()), self._clock.now(), self._half_life_s)
 
     def learn(self, record: JobRecord, pods: Iterable[PodRecord]) -> None:
-        """What a job's status, and pods that were turned away, say of nodes."""
+        """Learn what a job's status, and pods that a node rejected, say about nodes."""
         now = self._clock.now()
         reasons = [nodes.of_rejection(record.uid, pod, now) for pod in pods if pod.rejected]
         failure = record.status.lastFailure
@@ -82,11 +83,11 @@ class Ledger:
                 self._add(*reason)
 
     def forget(self, key: JobKey) -> None:
-        """The job is gone; what it said of nodes stays."""
+        """Forget a job that is gone. What it said about nodes stays."""
         self._learned.pop(key, None)
 
     async def run(self) -> None:
-        """While this operator leads."""
+        """Read the ConfigMap, then write it after each change, until cancelled. It runs while this operator leads."""
         self._learned.clear()
         await self._load()
         while True:
@@ -114,7 +115,7 @@ class Ledger:
     def _refresh(self, count: int) -> None:
         kept = {node: [m for m in marks if not self._forgotten(m)] for node, marks in self._marks.items()}
         self._marks = {node: marks for node, marks in kept.items() if marks}
-        # A copy: observations are values.
+        # A copy, because observations are values.
         self._known = Suspicion(dict(self._marks), count, self._half_life_s, self._share)
 
     async def _load(self) -> None:
@@ -154,7 +155,7 @@ class Ledger:
 
 
 def _summarise_marks(marks: list[Mark], score: float) -> dict[str, Any]:
-    """Return what is stored of a node: score, time and causes for people, and the marks for the next leader."""
+    """Return what is stored about a node: score, time and causes for people, and the reasons for the next leader."""
     causes: dict[str, int] = {}
     for mark in marks:
         causes[mark.cause] = causes.get(mark.cause, 0) + 1
@@ -167,7 +168,7 @@ def _summarise_marks(marks: list[Mark], score: float) -> dict[str, Any]:
 
 
 def _read(text: str) -> list[tuple[str, Mark]]:
-    """What an earlier leader wrote, or nothing when it isn't that: somebody may have edited it."""
+    """Return what an earlier leader wrote; [] if somebody has edited the text so that it is invalid."""
     try:
         return [
             (str(node), Mark(str(id), str(job), str(cause), float(at)))

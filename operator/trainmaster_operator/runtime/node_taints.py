@@ -1,11 +1,11 @@
-"""A taint on suspect nodes, so that no pod lands there while others can be used, and autoscalers know it.
+"""A taint on suspect nodes, so that no pod is placed there while others can be used, and so that autoscalers know it.
 
-Pods that keep away from a node by affinity name it, and Karpenter brings no node for such pods. A taint is on the node
-instead. It needs a right to nodes, which the chart grants with `nodes.taint`; without it, and where it fails, the pods'
-affinity has to do.
+Pods that avoid a node by affinity name it, and Karpenter adds no node for such pods. A taint is on the node instead. It
+needs a right to nodes, which the chart grants with `nodes.taint`; without this right, and if tainting fails, the
+affinity of the pods must be enough.
 
-The taint stays while the suspicion of the node lasts, and for a few minutes at least. Other taints are left as they
-are: each write is bound to the version of the node that was read.
+The taint stays while the node is suspect, and for a few minutes at least. Other taints are not changed: each write is
+bound to the version of the node that was read.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from trainmaster_operator.runtime.leader.lease import Leadership
 log = logging.getLogger(__name__)
 
 KEY = "status-taint.cluster-autoscaler.kubernetes.io/trainmaster-suspect"
-"""The prefix tells the cluster autoscaler that the taint is about this node's state: it counts the node as no place for
-pods, and doesn't expect the taint on nodes that it adds. Karpenter needs no such hint."""
+"""The prefix tells the cluster autoscaler that the taint is about the state of this node: it does not count the node
+as a place for pods, and does not expect the taint on nodes that it adds. Karpenter needs no such hint."""
 TAINT: Object = {"key": KEY, "value": "true", "effect": "NoSchedule"}
 
-STAYS_S = 300.0  # at least, since a job last kept away from the node: as long as a cluster takes to notice a dead one
+# Minimum number of seconds since a job last avoided the node: as long as a cluster takes to notice a dead one.
+STAYS_S = 300.0
 LOOK_S = 60.0
-ASK_AGAIN_S = 600.0  # after the right was missing
-CONFLICTS = 5  # in a row: kubelets and controllers write to nodes too
+ASK_AGAIN_S = 600.0  # Seconds after the right was found to be missing.
+CONFLICTS = 5  # In succession: kubelets and controllers write to nodes too.
 
 MISSING = (
     "this operator may not taint nodes, so pods keep away from suspect nodes by affinity until one of them finds no "
@@ -39,8 +40,8 @@ MISSING = (
 
 
 class NodeTaints:
-    """`nodes`: None where the operator wasn't given the right. `score`: the suspicion of a node.
-    `say`: told once when the right turns out to be missing."""
+    """The taints of suspect nodes. `nodes`: None if the operator does not have the right. `score`: returns how
+    suspect a node is. `say`: called once if the right is missing."""
 
     def __init__(
         self,
@@ -52,11 +53,12 @@ class NodeTaints:
     ) -> None:
         self._nodes, self._clock, self._leader, self._score, self._say = nodes, clock, leader, score, say
         self._said = False
-        self._asked_again_at = float("-inf")  # monotonic
-        self._until: dict[str, float] = {}  # the nodes with our taint, and when it may go at the earliest
+        self._asked_again_at = float("-inf")  # Monotonic.
+        # The nodes with our taint, and the earliest time at which it may be removed.
+        self._until: dict[str, float] = {}
 
     async def keep_off(self, names: Sequence[str]) -> list[str]:
-        """Taint these nodes. Return those that could not be tainted. Raises NotLeading."""
+        """Taint these nodes. Return those that could not be tainted. Raise NotLeading."""
         if not names or not self._may():
             return list(names)
         left = []
@@ -65,7 +67,7 @@ class NodeTaints:
                 await self._change(name, _with_ours)
                 self._until[name] = self._clock.monotonic() + STAYS_S
             except NotFound:
-                continue  # nothing will be placed there
+                continue  # The node is gone, so nothing will be placed there.
             except Forbidden as error:
                 self._miss(str(error))
                 return list(names)
@@ -80,7 +82,7 @@ class NodeTaints:
         return tuple(sorted(self._until))
 
     async def allow(self, names: Sequence[str]) -> None:
-        """Take the taint from these nodes: somebody needs them. Raises NotLeading."""
+        """Remove the taint from these nodes because a job needs them. Raise NotLeading."""
         for name in [name for name in names if name in self._until]:
             try:
                 await self._change(name, _without_ours)
@@ -92,7 +94,7 @@ class NodeTaints:
             del self._until[name]
 
     async def run(self) -> None:
-        """Take the taint from nodes that are suspect no more, while this operator leads."""
+        """Remove the taint from nodes that are no longer suspect, while this operator leads."""
         known = False
         while True:
             if self._may():
@@ -106,7 +108,8 @@ class NodeTaints:
             await asyncio.sleep(LOOK_S)
 
     async def _learn(self) -> bool:
-        """Find the taints of leaders before this one. How long they are to stay at least is not known."""
+        """Find the taints of earlier leaders. The minimum time for which they must stay is not known, so it begins
+        now."""
         assert self._nodes is not None
         for node in await self._nodes.list():
             if any(map(_is_ours, node.taints)):
@@ -142,7 +145,7 @@ class NodeTaints:
 
 
 async def remove_all(nodes: Nodes) -> tuple[list[str], list[str]]:
-    """Take our taint from all nodes. Return the names of those that had it, and of those that still have it."""
+    """Remove our taint from all nodes. Return the names of those that had it, and of those that still have it."""
     had, left = [], []
     for node in await nodes.list():
         if any(map(_is_ours, node.taints)):
@@ -158,7 +161,7 @@ async def remove_all(nodes: Nodes) -> tuple[list[str], list[str]]:
 
 
 async def _change(nodes: Nodes, name: str, change: Callable[[NodeRecord], tuple[Object, ...]]) -> None:
-    """Raises ApiError."""
+    """Change the taints of a node, and try again after a conflict. Raise ApiError."""
     for attempt in range(CONFLICTS):
         node = await nodes.get(name)
         wanted = change(node)

@@ -1,4 +1,5 @@
-"""The operator: caches, queue, workers, fleet and lease, wired together. The same in all three worlds."""
+"""The operator: caches, queue, workers, fleet and lease, connected. It is the same on a cluster, in a local run and
+in the simulation."""
 
 from __future__ import annotations
 
@@ -45,6 +46,7 @@ from trainmaster_operator.runtime.cache.cache_records import (
 )
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
+from trainmaster_operator.runtime.concurrency import until_one_ends
 from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
 from trainmaster_operator.runtime.leader.lease import Elector, Leadership, LeaseSettings, NotLeading
 from trainmaster_operator.runtime.leader.operator_conflicts import Rivalry
@@ -55,38 +57,42 @@ from trainmaster_operator.runtime.observability.job_metrics import FINISHED_S, J
 from trainmaster_operator.runtime.observability.operator_gauges import LoopLag, observe
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
-from trainmaster_operator.runtime.waiting import until_one_ends
 from trainmaster_operator.runtime.work_queue import ShutDown, WorkQueue
 
 log = logging.getLogger(__name__)
 
 CONFLICT_LIMIT_S = 0.5
-REFUSED_LIMIT_S = 30.0  # a role that was made narrower by mistake is corrected, and nobody tells the operator
-OUTAGE_LIMIT_S = 5.0  # an API server that comes back is used at once, not after the back-off of a bad job
-PASSES_END_WITHIN_S = 2.0  # when the operator is asked to stop
-STUCK_S = 120.0  # bookmarks come every minute
+REFUSED_LIMIT_S = 30.0  # A role with too few rights may be corrected, and the operator gets no notice of that.
+OUTAGE_LIMIT_S = 5.0  # An API server that comes back is used soon, not after the back-off of a failing job.
+PASSES_END_WITHIN_S = 2.0  # Seconds for which passes may continue when the operator is asked to stop.
+STUCK_S = 120.0  # Bookmarks come every minute.
 PASS_S_PER_POD = 200e-6
-SLOW_PASS_S = 1.0  # then the API server seems to be away: agents may restart ranks by themselves
-SLOW_PASS_S_PER_POD = 1e-3  # and that it isn't the job's size
+SLOW_PASS_S = 1.0  # Seconds after which the API server seems to be away, so agents may restart ranks by themselves.
+SLOW_PASS_S_PER_POD = 1e-3  # Seconds to add per pod, so that the size of the job is not the reason.
 
 
 @dataclass(frozen=True)
 class Settings:
+    """Settings of the operator. Times are in seconds."""
+
     operator_url: str
     identity: str
-    extra_env: dict[str, str] = field(default_factory=dict)  # for every pod
-    pods: PodDefaults | None = None  # all that pods get; None: the two above, for processes of one machine
-    ca_bundle: Callable[[], str] | None = None  # PEM, by which agents know the operator; None: no TLS
-    peer_key: Callable[[], bytes] | None = None  # what agents' secrets among themselves are derived from; None: none
-    judge_nodes: bool = False  # new pods keep away from those that failed jobs lately
-    taint_nodes: bool = False  # those are tainted, if the operator is given `nodes`
-    list_nodes: bool = False  # jobs that wait for places see nodes join, if the operator is given `nodes`
-    namespace: str | None = None  # None: all
+    extra_env: dict[str, str] = field(default_factory=dict)  # Environment variables for every pod.
+    # Everything that pods get. None: only the two fields above, for processes on one machine.
+    pods: PodDefaults | None = None
+    ca_bundle: Callable[[], str] | None = None  # PEM certificates by which agents recognise the operator. None: no TLS.
+    # The key from which the secrets between agents are derived. None: no secrets.
+    peer_key: Callable[[], bytes] | None = None
+    judge_nodes: bool = False  # New pods avoid nodes that failed jobs recently.
+    taint_nodes: bool = False  # Such nodes are tainted, if the operator is given `nodes`.
+    list_nodes: bool = False  # Jobs that wait for places notice new nodes, if the operator is given `nodes`.
+    namespace: str | None = None  # None: all namespaces.
     workers: int = 8
     resync_s: float = 600.0
-    relist_jobs_s: float | None = None  # somebody else's watch feeds `jobs`, which is listed so often
-    job_metrics: bool = True  # metrics of single jobs
-    finished_metrics_s: float = FINISHED_S  # for so long after its end a job has some
+    # Seconds between lists of `jobs`, which a watch of somebody else feeds. None: the cache watches itself.
+    relist_jobs_s: float | None = None
+    job_metrics: bool = True  # Export metrics of single jobs.
+    finished_metrics_s: float = FINISHED_S  # Seconds after its end for which a job has metrics.
     progress_interval_s: float = 0.5
     progress_rate: float = 20.0
     lease: LeaseSettings = field(default_factory=LeaseSettings)
@@ -94,6 +100,7 @@ class Settings:
 
 
 def default_policies() -> Policies:
+    """Return the planner and the builders of manifests."""
     from trainmaster_operator.manifests.pods import pod_name, render_pod
     from trainmaster_operator.manifests.services import build_service
     from trainmaster_operator.planning import plan
@@ -103,7 +110,7 @@ def default_policies() -> Policies:
 
 
 class Operator:
-    """`run` until it is cancelled, stopped, or the lease is lost."""
+    """Call `run`; it ends when it is cancelled, stopped, or the lease is lost."""
 
     def __init__(
         self,
@@ -146,7 +153,7 @@ class Operator:
             minor=lambda entry: entry.thrives,
             changed_little=self._mark_later,
         )
-        # Only pods of a cluster have names that a Service makes.
+        # Only pods of a cluster have names that depend on a Service.
         self.services: Informer[str] | None = None
         if settings.pods is not None and settings.pods.in_cluster:
             self.services = Informer(
@@ -199,7 +206,7 @@ class Operator:
         )
         self._known = Known(self.pods, self.fleet.refuse_gone)
         self._clock = clock
-        self.lag = LoopLag()  # who runs a real event loop runs it too
+        self.lag = LoopLag()  # A caller with a real event loop runs it too.
         self._serving = False
         self._stopping = asyncio.Event()
         self.queue.on_wait = self.metrics.queue_wait_seconds.observe
@@ -208,21 +215,23 @@ class Operator:
 
     @property
     def warm(self) -> bool:
-        """The caches are filled: this operator can lead at once."""
+        """True if the caches are filled, so that this operator can lead at once."""
         return self.jobs.synced.is_set() and self.pods.synced.is_set()
 
     @property
     def ready(self) -> bool:
+        """True if this operator leads and its caches are filled."""
         return self.leader.leading and self.warm
 
     def stop(self) -> None:
+        """Ask the operator to stop; `run` then ends."""
         self._stopping.set()
 
     def _node_names(self) -> Iterator[str]:
         return (entry.record.node for entry in self.pods.values())
 
     def stuck(self) -> list[str]:
-        """What has stopped moving in this process, in sentences: only a restart helps."""
+        """Return sentences that say what has stopped in this process, where only a restart helps."""
         found = []
         relist_s = (self.settings.relist_jobs_s or 0.0) * 1.2
         for informer, allowed_s in ((self.jobs, STUCK_S + relist_s), (self.pods, STUCK_S)):
@@ -233,13 +242,13 @@ class Operator:
         return found
 
     def render_metrics(self) -> bytes:
-        """The text for Prometheus."""
+        """Return the text for Prometheus."""
         return self.metrics.render(self._clock.monotonic()) + self.job_metrics.render(
             self._list_jobs_with_metrics(), self._clock.now()
         )
 
     async def collect_metrics(self) -> bytes:
-        """As `render_metrics`, and others have their turn meanwhile."""
+        """Return the same text as `render_metrics`, and let other tasks run meanwhile."""
         text = self.metrics.render(self._clock.monotonic())
         return text + await self.job_metrics.collect(self._list_jobs_with_metrics(), self._clock.now())
 
@@ -250,7 +259,7 @@ class Operator:
         return [record for record in self.jobs.values() if not record.is_managed_elsewhere]
 
     async def run(self) -> None:
-        """Ends after `stop`, having finished what was in hand and released the lease. Raises NotLeading when it was
+        """Run until `stop`; then finish the passes under way and release the lease. Raise NotLeading if the lease is
         lost."""
         try:
             services = [self.services.run()] if self.services is not None else []
@@ -265,7 +274,7 @@ class Operator:
         await self._stopping.wait()
         self.queue.shutdown(drop=True)
         if self._serving:
-            await asyncio.sleep(PASSES_END_WITHIN_S)  # the last worker's end ends this sooner
+            await asyncio.sleep(PASSES_END_WITHIN_S)  # The end of the last worker ends this sleep earlier.
             log.warning("stopping with %d passes unfinished", self.queue.processing)
 
     async def _lead(self) -> None:
@@ -276,7 +285,7 @@ class Operator:
     async def _serve(self) -> None:
         await self.jobs.synced.wait()
         await self.pods.synced.wait()
-        self.reconciler.leads_from_now()  # before, no agent could be heard
+        self.reconciler.leads_from_now()  # Before this moment no agent could be heard.
         self._serving = True
         for key in self.jobs.names():
             self.queue.add(key)
@@ -289,12 +298,13 @@ class Operator:
             await asyncio.gather(*workers, return_exceptions=True)
 
     def _mark(self, key: JobKey) -> None:
-        """A standby has all jobs before it once it leads; until then none waits."""
+        """Queue a job. A standby queues nothing; when it leads, it queues all jobs."""
         if self._serving:
             self.queue.add(key)
 
     def _mark_later(self, key: JobKey) -> None:
-        """A pass looks at all pods of a job: while a crowd of them starts, one look is for many."""
+        """Queue a job whose pod changed a little. A pass reads all pods of a job, so while many of them start, one
+        pass serves several changes."""
         if self._serving:
             pods = self.pods.count(key)
             self.queue.add_after(key, pods * PASS_S_PER_POD if pods >= CROWD else 0.0)
@@ -311,10 +321,10 @@ class Operator:
                 self.queue.done(key)
 
     async def _process(self, key: JobKey) -> None:
-        """One pass. Whatever a job does wrong harms that job only; a lost lease ends the process."""
+        """Run one pass. An error of a job affects that job only; a lost lease ends the process."""
         asked_s = self.failures.wait_s(key)
         if asked_s > 0:
-            self.queue.add_after(key, asked_s)  # all that happens until then is seen by that pass
+            self.queue.add_after(key, asked_s)  # That pass will see all changes until then.
             return
         started = self._clock.monotonic()
         self.leader.check()
@@ -333,12 +343,12 @@ class Operator:
                 await self._quarantine(key, error)
         except Rivalry as error:
             result = "error"
-            self._tell(key, error)  # and write nothing: the other one would answer with a write
+            self._tell(key, error)  # Write no status: the other operator would answer with a write.
             self.queue.add_rate_limited(key)
         except NotFound as error:
             await self._refresh(key)
             if self.jobs.get(key) is None:
-                result = "ok"  # the job itself is gone, and its DELETED is on its way or was lost
+                result = "ok"  # The job itself is gone, and its DELETED event is on its way or was lost.
                 self.failures.passed(key)
                 self.queue.add(key)
             else:
@@ -388,7 +398,7 @@ class Operator:
             log.warning("%s: not refreshed: %s", key, error)
 
     async def _quarantine(self, key: JobKey, error: Exception) -> None:
-        """Tell a person, by an event, and by a condition unless no status may be written now."""
+        """Report the error by an event, and by a condition unless no status may be written now."""
         self._tell(key, error)
         if isinstance(error, ApiError) and error.wait_s > 0 and error.attempt == STATUS_WRITE:
             return
@@ -396,7 +406,7 @@ class Operator:
         try:
             await self.reconciler.quarantine(key, reason, words_of(error))
         except ApiError as refusal:
-            log.warning("%s: could not be told of its error: %s", key, refusal)
+            log.warning("%s: its error could not be reported: %s", key, refusal)
 
     def _tell(self, key: JobKey, error: Exception) -> None:
         record = self.jobs.get(key)
@@ -405,7 +415,7 @@ class Operator:
             self.events.remark(record, EventType.WARNING, "ReconcileError", f"{reason}: {words_of(error)}")
 
     async def _resync(self) -> None:
-        """Looks at every job now and then, whatever events may have been lost."""
+        """Queue every job regularly, in case events were lost."""
         while True:
             await asyncio.sleep(self.settings.resync_s * (1 + 0.2 * self._random.random()))
             for key in self.jobs.names():
@@ -417,8 +427,9 @@ class Operator:
         job = JobKey(*key)
         if delay_s == 0:
             self.queue.add(job)
-        elif not self.queue.failures(job):  # progress of a job that can't be handled doesn't cut its back-off short
-            # Among hundreds of jobs it may be long until its progress may be written: looks before would be in vain.
+        elif not self.queue.failures(job):  # Progress of a job whose passes fail does not shorten its back-off.
+            # Among hundreds of jobs it may take long until its progress may be written; earlier passes would be
+            # useless.
             self.queue.add_after(job, max(delay_s, self._budget.turn_s(job)))
 
     def _relay(self, key: Key, reason: str, message: str) -> None:

@@ -1,8 +1,9 @@
-"""One pass over one job: observe, plan, write the status, or act. The only place that does I/O for a job.
+"""One pass over one job: observe, plan, write the status, or act. The parts of a pass that do I/O are here and in
+job_pass/.
 
-Intent first: whatever a plan wants to change in the status is written before anything else, with the resourceVersion
-that the plan was made from. Then the job is looked at again, over a cache that holds the reply of that write, and what
-the written status asks for is done. So a crash between any two writes loses nothing and counts nothing twice.
+The intent comes first: whatever a plan changes in the status is written before anything else, with the resourceVersion
+for which the plan was made. Then the next turn reads the cache, which holds the reply to that write, and does what the
+written status asks for. So a crash between any two writes loses nothing and counts nothing twice.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from trainmaster.contract.wire import Directive
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
@@ -19,9 +20,6 @@ from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
-    POD,
-    AlreadyExists,
-    ApiError,
     Cluster,
     Conflict,
     Invalid,
@@ -31,39 +29,33 @@ from trainmaster_operator.cluster.port import (
 from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.control.peer_secrets import peer_secret, with_secret
 from trainmaster_operator.manifests.controller_revision import Run
-from trainmaster_operator.manifests.object_names import CURRENT
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.manifests.pods import fill_pod
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
-from trainmaster_operator.planning.facts.node_suspicion import Suspicion
 from trainmaster_operator.planning.facts.observation import (
     Decision,
     EventType,
-    NewPlaces,
     Observation,
-    PodRecord,
-    PodToCreate,
-    PodToDelete,
 )
 from trainmaster_operator.planning.facts.view import WORKER
 from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION
 from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import write_status
-from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting, words_of
-from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry, own_pods
+from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting
+from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.concurrency import run_all
-from trainmaster_operator.runtime.job_pass.api_rejections import NAME_IN_USE, Refusals, Refused, refused
+from trainmaster_operator.runtime.job_pass.api_rejections import Refusals
 from trainmaster_operator.runtime.job_pass.in_place_resize import Vertical
-from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings, check_owner
-from trainmaster_operator.runtime.job_pass.pod_event_diagnosis import Troubles
-from trainmaster_operator.runtime.job_pass.revisions import Kept, Revisions
+from trainmaster_operator.runtime.job_pass.job_observer import JobObserver
+from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
+from trainmaster_operator.runtime.job_pass.job_service import JobService
+from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
+from trainmaster_operator.runtime.job_pass.revisions import Revisions
 from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
 from trainmaster_operator.runtime.leader.leader_handover import Inherited
 from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.leader.operator_conflicts import Rivals
-from trainmaster_operator.runtime.new_places import NewPlacesSeen
 from trainmaster_operator.runtime.node_health import Ledger
 from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
@@ -78,20 +70,20 @@ from trainmaster_operator.runtime.observability.runtime_conditions import (
 
 log = logging.getLogger(__name__)
 
-MAX_TURNS = 16  # a plan that still wants changes after so many looks is not converging
+MAX_TURNS = 16  # Maximum number of turns in one pass. A plan that still wants changes after that does not converge.
 
 
 class InvalidJob(Exception):
-    """The manifest can't be understood: it got past the schema."""
+    """The manifest is invalid although it passed the schema."""
 
 
 class NotConverging(Exception):
-    """The planner keeps changing its mind about one and the same observation."""
+    """The planner wants another change each time for the same observation."""
 
 
 @dataclass(frozen=True)
 class Policies:
-    """The pure half of the operator, as the runtime calls it."""
+    """The pure functions that the runtime calls."""
 
     plan: Callable[[JobSpec, JobState, Observation, float], Decision]
     directives: Callable[[JobSpec, JobState, Observation], Callable[[int], Directive]]
@@ -101,10 +93,10 @@ class Policies:
 
 
 class Reconciler:
-    """`services`: the uids of the jobs that own them; None where nobody needs names of pods.
-    `ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS.
-    `peer_key`: what secrets of agents among themselves are derived from; None: they get none.
-    `looks`: told when a job is looked at from scratch, which answers whatever asked for a look until then."""
+    """Runs the passes over jobs. `services`: the uids of the jobs that own them; None if pods need no names.
+    `ca_bundle`: the PEM certificates by which agents recognise the operator; None without TLS. `peer_key`: the key
+    from which the secrets between agents are derived; None for no secrets. `looks`: called when a pass reads a job
+    from the start, which serves all requests for a pass up to then."""
 
     def __init__(
         self,
@@ -131,40 +123,61 @@ class Reconciler:
         self._cluster = cluster
         self._clock = clock
         self._jobs = jobs
-        self._pods = pods
         self._fleet = fleet
         self._leader = leader
         self._policies = policies
-        self._pod_defaults = pod_defaults
         self._budget = budget
         self._events = events
         self._metrics = metrics
-        self._led_since = clock.monotonic()
         self._peer_key = peer_key
         self._looks = looks
         self._ledger = ledger
         self._node_taints = node_taints
-        self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
-        self._refused_condition: dict[JobKey, str] = {}  # uids of jobs whose status takes no NeedsMigration
+        # The version of the job and the epoch of the directives that agents get.
+        self._published: dict[JobKey, tuple[str, int]] = {}
+        self._refused_condition: dict[JobKey, str] = {}  # Uids of jobs whose status cannot take NeedsMigration.
         self._refusals = Refusals(clock)
-        self._service_refusals = Refusals(clock)  # of Services that pods don't wait for
         self._rivals = Rivals(clock)
-        self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
-        self._new_places = NewPlacesSeen(cluster, clock, nodes) if pod_defaults.in_cluster else None
+        self._observer = JobObserver(
+            cluster,
+            clock,
+            leader,
+            pods,
+            fleet,
+            self._refusals,
+            ledger,
+            node_taints,
+            nodes,
+            in_cluster=pod_defaults.in_cluster,
+        )
         self._vertical = Vertical(cluster, leader, pods, events, metrics)
         render = lambda job: policies.render_pod(job, WORKER, pod_defaults)  # noqa: E731
         self._revisions = Revisions(cluster, leader, render, metrics)
         self._inherited = Inherited(cluster, pods, policies.pod_name)
-        self._services = services
         served = services.wrote if services is not None else lambda service: None
         self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle, served)
+        self._service = JobService(clock, self._surroundings, services)
+        self._pod_writes = PodWrites(
+            cluster,
+            clock,
+            leader,
+            pods,
+            pod_defaults,
+            self._surroundings,
+            self._refusals,
+            node_taints,
+            events,
+            metrics,
+        )
 
     def leads_from_now(self) -> None:
-        self._led_since = self._clock.monotonic()
+        """Record that this operator begins to lead."""
+        self._observer.leads_from_now()
         self._surroundings.leads_from_now()
 
     async def reconcile(self, key: JobKey) -> float | None:
-        """Brings a job to a state that needs no write. Returns after how many seconds to look again, if at all."""
+        """Bring a job to a state that needs no write. Return the seconds until the next pass, or None if only a
+        change requires one."""
         for _ in range(MAX_TURNS):
             self._looks(key)
             record = self._jobs.get(key)
@@ -189,12 +202,12 @@ class Reconciler:
             record = kept.obeyed_by(record)
             assert record.job is not None
             await self._inherited.find(record)
-            observed = self._observe(record, kept)
+            observed = self._observer.observe(record, kept)
             if self._ledger is not None:
                 self._ledger.learn(record, observed.pods)
-            await self._serve(record, observed)
+            await self._service.serve(record, observed)
             if self._publish(record, observed):
-                await asyncio.sleep(0)  # polls that it woke are answered before the next look
+                await asyncio.sleep(0)  # Polls that it woke are answered before the next turn.
             decision = self._policies.plan(record.job.spec, record.status, observed, self._clock.now())
             wait_s = await self._write_status(record, decision)
             if wait_s is None or await self._act(record, observed, decision, kept.run):
@@ -202,22 +215,22 @@ class Reconciler:
             await self._vertical.fit(record, kept.run.pod)
             if self._node_taints is not None and record.status.avoidedInVain:
                 await self._node_taints.allow(record.status.avoidNodes)
-            news, look_s = await self._ask_around(record)
+            news, look_s = await self._observer.ask_around(record)
             if news or await self._tell_standing(record, observed):
                 continue
-            return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service_due_s(record)))
-        raise NotConverging(f"{MAX_TURNS} looks in a row wanted a write")
+            return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service.due_s(record)))
+        raise NotConverging(f"{MAX_TURNS} passes in succession changed the status again")
 
     async def bundle_changed(self) -> None:
-        """Tells the operator's certificates to every namespace with a job that isn't over. Costs nothing where they
-        are known already. Raises NotLeading."""
+        """Write the operator's certificates into every namespace with an unfinished job. It costs nothing where they
+        are known already. Raise NotLeading."""
         records = [record for key in self._jobs.names() if (record := self._jobs.get(key)) is not None]
         ours = [r for r in records if r.job is not None and not r.is_managed_elsewhere]
         spaces = {r.key.namespace for r in ours if not r.status.phase.finished}
         await self._surroundings.tell_bundle(sorted(spaces))
 
     async def refresh(self, key: JobKey) -> None:
-        """After a conflict: puts the live job into the cache."""
+        """Read the job from the API server into the cache, after a conflict."""
         try:
             self._jobs.wrote(await self._cluster.get(JOB, key.namespace, key.name))
         except NotFound:
@@ -226,19 +239,20 @@ class Reconciler:
                 self._jobs.removed(key, record.uid)
 
     async def quarantine(self, key: JobKey, reason: str, message: str) -> None:
-        """Tells the job's owner that we can't handle it. Raises ApiError when it can't be told."""
+        """Set condition ReconcileError on a job that cannot be handled. Raise ApiError if it cannot be written."""
         record = self._jobs.get(key)
         if record is None:
             return
         await self._write_raw(record, set_reconcile_error(record.raw, reason, message, self._clock.now()))
 
     def forget(self, key: JobKey) -> None:
+        """Forget everything about a job that is gone."""
         self._fleet.forget(key)
         self._budget.forget(key)
         self._published.pop(key, None)
         self._refused_condition.pop(key, None)
         self._refusals.forget(key)
-        self._service_refusals.forget(key)
+        self._service.refusals.forget(key)
         self._rivals.forget(key)
         self._inherited.forget(key)
         self._events.forget(key)
@@ -247,15 +261,12 @@ class Reconciler:
         self._revisions.forget(key)
         if self._ledger is not None:
             self._ledger.forget(key)
-        if self._troubles is not None:
-            self._troubles.forget(key)
-        if self._new_places is not None:
-            self._new_places.forget(key)
+        self._observer.forget(key)
 
     async def _leave_alone(self, record: JobRecord) -> None:
-        """Tell that a former version started the job, and do nothing else. Its agents are told nothing either: they go
-        on as they do without an operator. An API server that validates what is unchanged refuses the old status, and
-        with it the condition: then the event has to do."""
+        """Report that an earlier version started the job, and do nothing else. Its agents get no directives and
+        continue as they do without an operator. An API server that also validates unchanged fields refuses the old
+        status, and with it the condition; then there is only the event."""
         key = record.key
         status = set_needs_migration(record.raw, record.migration, self._clock.now())
         if status is None or self._refused_condition.get(key) == record.uid:
@@ -269,81 +280,25 @@ class Reconciler:
         self._events.remark(record, EventType.WARNING, NEEDS_MIGRATION, record.migration)
 
     async def _write_raw(self, record: JobRecord, status: Object | None) -> None:
-        """Write a status as it is; None: nothing is to be written. Raises ApiError."""
+        """Write a status as it is; None means that nothing is to be written. Raise ApiError."""
         if status is not None:
             self._metrics.writes.labels("intent").inc()
             with attempting(STATUS_WRITE):
                 self._jobs.wrote(await self._cluster.update_status(JOB, {**record.raw, "status": status}))
 
-    # -- observe
-
-    def _observe(self, record: JobRecord, kept: Kept) -> Observation:
-        now = self._clock.monotonic()
-        agents = self._fleet.agents(record.key, unpack_counts(record.status.incarnations))
-
-        def seen(entry: PodEntry) -> PodRecord:
-            agent = agents.get(entry.record.slot)
-            # How long a pod has run matters where its agent hasn't been heard.
-            aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
-            if not aged:
-                return entry.record
-            pod = entry.observed(now)
-            if not pod.deleting:
-                return pod
-            # No leader before this one has answered anybody since this one leads.
-            unanswered_s = min(now - self._led_since, self._fleet.unanswered_s(record.key, pod.uid))
-            return replace(pod, unanswered_s=unanswered_s)
-
-        pods = tuple(seen(entry) for entry in own_pods(self._pods, record))
-        return Observation(
-            name=record.key.name,
-            namespace=record.key.namespace,
-            uid=record.uid,
-            generation=record.generation,
-            deleting=record.deleting,
-            epoch=self._leader.epoch,
-            absence=self._leader.absence,
-            pods=pods if self._troubles is None else self._troubles.add_reasons(record.key, pods),
-            agents=agents,
-            checkpoint=self._fleet.checkpoint(record.key),
-            failed_save=self._fleet.failed_save(record.key),
-            refusal=self._refusals.of(record.key, record.uid),
-            report_interval_s=self._fleet.report_interval_s,
-            revision=kept.following,
-            waiting=kept.run.waiting,
-            revision_lost=kept.lost,
-            in_cluster=self._pod_defaults.in_cluster,
-            leading_s=now - self._led_since,
-            suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
-            tainted=self._node_taints.tainted if self._node_taints is not None else (),
-            new_places=self._new_places.seen(record.key) if self._new_places is not None else NewPlaces(),
-        )
-
-    async def _ask_around(self, record: JobRecord) -> tuple[bool, float]:
-        """Whether anything new is known of pods that don't start, and after how many seconds to ask again."""
-        if self._troubles is None or self._new_places is None:
-            return False, float("inf")
-        if record.status.roundStore or record.status.phase.finished:
-            return False, float("inf")
-        pods = [entry.record for entry in own_pods(self._pods, record)]
-        troubles, wait_s = await self._troubles.look(record.key, pods)
-        tainted = self._node_taints is not None and bool(self._node_taints.tainted)
-        places, places_wait_s = await self._new_places.look(record.key, pods, even_if_none_is_held=tainted)
-        return troubles or places, min(wait_s, places_wait_s)
-
     async def _tell_standing(self, record: JobRecord, observed: Observation) -> bool:
-        """The end of a pass that went well. Tell what the API server still doesn't take, where the condition Scheduled
-        can't, and tell no more what it takes by now. Return whether the job has changed by that."""
+        """At the end of a successful pass, report what the API server still refuses if condition Scheduled cannot
+        report it, and remove the report when it is accepted. Return whether the job has changed by that."""
         known = self._jobs.get(record.key)
         if known is None or known.uid != record.uid:
             return False
-        record = known  # this pass may have written progress
-        standing, event = self._service_refusals.of(record.key, record.uid), "ServiceRefused"
+        record = known  # This pass may have written progress.
+        standing, event = self._service.refusals.of(record.key, record.uid), "ServiceRefused"
         words = f"its pods have no DNS names: {standing.message}" if standing is not None else ""
         refusal, status = observed.refusal, record.status
         if standing is None and refusal is not None and status.roundStore and not _rests(status.phase):
             standing, event = refusal, "PodsRefused"
-            words = f"pods beside those that train can't be created: {standing.message}"
+            words = f"pods without ranks cannot be created: {standing.message}"
         if standing is None:
             if all(condition.type != RECONCILE_ERROR for condition in record.status.conditions):
                 return False
@@ -359,7 +314,8 @@ class Reconciler:
         return True
 
     def _publish(self, record: JobRecord, observed: Observation) -> bool:
-        """Tells agents what the written status says. False when they know, or mustn't: the next write says more."""
+        """Publish directives from the persisted status. Return False if agents already have this version, or if a
+        newer status must be written first."""
         if self._published.get(record.key) == (record.version, self._leader.epoch):
             return False
         if round_pod_identity.replaced(record.status, observed.pods):
@@ -386,13 +342,13 @@ class Reconciler:
     # -- write
 
     async def _write_status(self, record: JobRecord, decision: Decision) -> float | None:
-        """None: it was written, and the job has to be looked at again. Else it need not be now: infinity, or after how
-        many seconds progress may be."""
+        """Write the status that a decision asks for. Return None if it was written and the job must be planned
+        again; otherwise the seconds until progress may be written, or infinity if nothing is to be written."""
         old, new = record.status, decision.status
         if new is old or new == old:
             return float("inf")
         if new.phase.finished:
-            new = without_reconcile_error(new)  # no further pass may come
+            new = without_reconcile_error(new)  # No further pass may come.
         only_progress = not decision.intent
         if only_progress:
             wait_s = self._budget.wait_s(record.key)
@@ -400,7 +356,7 @@ class Reconciler:
                 return wait_s
         if new.revision and (new.revision, new.startTime) != (old.revision, old.startTime):
             await self._revisions.keep(record, new)
-            self._refusals.forget(record.key)  # the pods that were refused are no more wanted
+            self._refusals.forget(record.key)  # The pods that were refused are no longer wanted.
         self._leader.check()
         self._budget.spend(record.key, counts=only_progress)
         self._metrics.writes.labels("progress" if only_progress else "intent").inc()
@@ -412,17 +368,17 @@ class Reconciler:
         known = self._jobs.wrote(written)
         published = self._published.get(record.key)
         if only_progress and published is not None and published[0] == record.version:
-            # Directives don't tell progress.
+            # Directives do not contain progress.
             self._published[record.key] = (written["metadata"]["resourceVersion"], published[1])
         if known is not None and decision.events:
             self._events.emit(known, decision.events)
-        # Nothing follows from progress. While thousands of agents report, each look at a job would find more of it.
+        # Nothing follows from progress. While thousands of agents report, each turn would find more of it.
         return float("inf") if only_progress and not (decision.create or decision.delete) else None
 
     # -- act
 
     async def _act(self, record: JobRecord, observed: Observation, decision: Decision, run: Run) -> bool:
-        """True when something was done, or must be looked at again first."""
+        """Create and delete pods. Return True if the caller must plan again."""
         if decision.delete or decision.delete_job:
             live = await self._cluster.get(JOB, record.key.namespace, record.key.name)
             if live["metadata"]["resourceVersion"] != record.version:
@@ -434,15 +390,15 @@ class Reconciler:
             if decision.delete_job:
                 await self._delete_job(record)
                 return True
-            await run_all((self._delete(record, pod) for pod in decision.delete), len(decision.delete))
+            await run_all((self._pod_writes.delete(record, pod) for pod in decision.delete), len(decision.delete))
         if decision.create:
-            await self._create_all(record, decision.create, run)
+            await self._pod_writes.create_all(record, decision.create, run)
         elif observed.refusal is not None and observed.refusal.again_in_s <= 0:
-            self._refusals.forget(record.key)  # what was refused is wanted no more
+            self._refusals.forget(record.key)  # The pods that were refused are no longer wanted.
         return bool(decision.delete or decision.create)
 
     async def _delete_job(self, record: JobRecord) -> None:
-        """Its pods and its Service belong to it, and follow."""
+        """Delete the job. Its pods and its Service belong to it and are deleted with it."""
         self._leader.check()
         self._metrics.writes.labels("delete").inc()
         with contextlib.suppress(NotFound), attempting("the job can't be deleted"):
@@ -450,144 +406,13 @@ class Reconciler:
         log.info("%s: deleted the job: ttlSecondsAfterFinished is over", record.key)
         self._jobs.removed(record.key, record.uid)
 
-    async def _delete(self, record: JobRecord, pod: PodToDelete) -> None:
-        key = JobKey(record.key.namespace, pod.name)
-        grace_s = None if pod.grace_s is None else int(pod.grace_s)
-        self._leader.check()
-        self._metrics.writes.labels("delete").inc()
-        try:
-            if pod.replaced and grace_s != 0:
-                await self._hide(key, pod)
-            with attempting(f"pod {pod.name} can't be deleted"):
-                await self._cluster.delete(POD, key.namespace, key.name, uid=pod.uid, grace_s=grace_s)
-        except NotFound:
-            self._pods.removed(key, pod.uid)
-            return
-        except (Conflict, Invalid):  # Invalid is how an API server says of a patch that the uid is another
-            found = await self._cluster.get(POD, key.namespace, key.name)
-            if found["metadata"]["uid"] == pod.uid:
-                raise  # it is about something else
-            self._pods.wrote(found)
-            return
-        log.info("%s: deleted pod %s: %s", record.key, pod.name, pod.reason)
-        if grace_s == 0:
-            self._pods.removed(key, pod.uid)
-        else:
-            now = self._clock.monotonic()
-            self._pods.amended(key, pod.uid, lambda entry: entry.being_deleted(now))
-
-    async def _hide(self, key: JobKey, pod: PodToDelete) -> None:
-        """The Service must not lead to a pod that is on its way out: its successor has the same host name."""
-        patch = {"metadata": {"uid": pod.uid, "labels": {CURRENT: None}}}
-        with attempting(f"the labels of pod {pod.name} can't be changed"):
-            await self._cluster.patch(POD, key.namespace, key.name, patch)
-
-    async def _create_all(self, record: JobRecord, pods: Sequence[PodToCreate], run: Run) -> None:
-        """Whatever the API server refuses is remembered, for the planner to tell, and no further pod is tried. After a
-        refusal one pod is tried before the others."""
-        try:
-            self._await_predecessor(record)
-            await self._surroundings.prepare(record)
-            self._tell_of_one_node(record)
-            avoid: Sequence[str] = [] if record.status.avoidedInVain else record.status.avoidNodes
-            if self._node_taints is not None:
-                avoid = await self._node_taints.keep_off(avoid)
-            if self._refusals.of(record.key, record.uid) is not None:
-                await self._create(record, pods[0], run, avoid)
-                pods = pods[1:]
-            await run_all((self._create(record, pod, run, avoid) for pod in pods), len(pods))
-        except Refused as error:
-            self._refusals.note(record.key, record.uid, error)
-            log.warning("%s: %s: %s", record.key, error.reason, error)
-        except NotFound:
-            raise  # the namespace, or the job's own end is on its way
-        except ApiError as error:
-            self._refusals.note(record.key, record.uid, refused(error))
-            log.warning("%s: %s", record.key, words_of(error))
-        else:
-            self._refusals.forget(record.key)
-
-    async def _serve(self, record: JobRecord, observed: Observation) -> None:
-        """A job of many pods gets its Service when they all run, and in any case before ranks start: their scripts may
-        ask for each other's names at once. A Service that somebody has deleted comes back as soon as the watch tells.
-        Refusals stop nothing, since most don't ask."""
-        lacking = self._surroundings.lacks_service(record)
-        lost = not lacking and bool(observed.pods) and self._has_lost_service(record)
-        if not (lacking or lost) or record.deleting or record.status.phase.finished:
-            self._service_refusals.forget(record.key)
-            return
-        assert record.job is not None
-        if lacking:
-            running = sum(1 for pod in observed.pods if pod.phase == "Running")
-            if not record.status.roundStore and running < record.job.spec.workers.replicas:
-                return
-        known = self._service_refusals.of(record.key, record.uid)
-        if known is not None and known.again_in_s > 0:
-            return
-        try:
-            await self._surroundings.serve(record)
-        except (Refused, ApiError) as error:
-            log.warning("%s: its Service could not be made: %s", record.key, error)
-            words = error if isinstance(error, Refused) else refused(error)
-            self._service_refusals.note(record.key, record.uid, words)
-        else:
-            self._service_refusals.forget(record.key)
-
-    def _service_due_s(self, record: JobRecord) -> float:
-        refusal = self._service_refusals.of(record.key, record.uid)
-        return refusal.again_in_s if refusal is not None else float("inf")
-
-    def _has_lost_service(self, record: JobRecord) -> bool:
-        """Whether the Service that was made before the first pod is not there any more."""
-        if self._services is None or not self._services.synced.is_set():
-            return False
-        return self._services.get(record.key) != record.uid
-
-    def _await_predecessor(self, record: JobRecord) -> None:
-        """Pods of an earlier job of this name have our pods' host names, and perhaps their names."""
-        old = [entry for entry in self._pods.owned(record.key) if entry.job_uid != record.uid]
-        if old:
-            which = "a pod" if len(old) == 1 else f"{len(old)} pods"
-            raise Refused(NAME_IN_USE, f"the end of {which} of an earlier job of this name is waited for")
-
-    def _tell_of_one_node(self, record: JobRecord) -> None:
-        if claim := self._surroundings.claim_of_one_node(record.key):
-            words = (
-                f"claim {claim} is ReadWriteOnce, so all pods of this job must be on one node: if they do not fit "
-                "there, use a ReadWriteMany claim"
-            )
-            self._events.remark(record, EventType.NORMAL, "OneNode", words)
-
-    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run, avoid: Sequence[str]) -> None:
-        body = fill_pod(
-            run.pod,
-            pod.slot,
-            pod.incarnation,
-            self._pod_defaults,
-            revision=record.status.revision,
-            avoid=avoid,
-            together=self._surroundings.claim_of_one_node(record.key) != "",
-        )
-        self._leader.check()
-        self._metrics.writes.labels("create").inc()
-        name = body["metadata"]["name"]
-        try:
-            created = await self._cluster.create(POD, body)
-        except AlreadyExists:
-            # A reply of ours was lost, or somebody else was first.
-            try:
-                created = await self._cluster.get(POD, record.key.namespace, name)
-            except NotFound:
-                raise Conflict(f"pod {name} was there and has gone") from None
-            check_owner(POD, created, record)
-        self._pods.wrote(created)
-
 
 def _rests(phase: JobPhase) -> bool:
-    """No pods are created in it."""
+    """Return whether no pods are created in this phase."""
     return phase.finished or phase in (JobPhase.SUSPENDED, JobPhase.HELD)
 
 
 def _sooner(a: float | None, b: float) -> float | None:
+    """Return the smaller of two waits in seconds; None if there is none."""
     soonest = b if a is None else min(a, b)
     return None if soonest == float("inf") else soonest

@@ -1,7 +1,7 @@
-"""Takes the operator's taint from all nodes: `python -m trainmaster_operator.runtime.remove_taints`.
+"""Removes the operator's taint from all nodes: `python -m trainmaster_operator.runtime.remove_taints`.
 
-The chart runs it before an uninstall, while the right to nodes is still there. It never keeps an uninstall from going
-on: it names what it could not remove.
+The chart runs it before an uninstall, while the right to nodes still exists. It never stops an uninstall: it logs the
+taints that it could not remove.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def _uninstall(kubeconfig: str | None) -> int:
 
 
 def main() -> int:
-    """Take the taint from all nodes. Return 0, also where some keep it; 2 if there is no cluster."""
+    """Remove the taint from all nodes. Return 0, also if some keep it; 2 if there is no cluster."""
     parser = argparse.ArgumentParser(description="Take the taint of suspect nodes from all nodes of the cluster.")
     parser.add_argument("--kubeconfig", metavar="FILE", help="(default: the pod's own service account)")
     options = parser.parse_args()

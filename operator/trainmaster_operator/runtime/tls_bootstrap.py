@@ -1,7 +1,8 @@
-"""The control channel's keys and certificates on a cluster: a Secret that all replicas share, or cert-manager's files.
+"""The keys and certificates of the control channel on a cluster: a Secret that all replicas share, or the files of
+cert-manager.
 
-The replicas agree by the API server's means alone: whoever creates the Secret first has made it, and whoever changes it
-second has a conflict and reads again.
+The replicas agree through the API server alone: only one of them can create the Secret, and a replica that changes it
+second gets a conflict and reads it again.
 """
 
 from __future__ import annotations
@@ -34,18 +35,16 @@ from trainmaster_operator.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 NAME = "trainmaster-control"
-LOOK_S = 300.0  # at the Secret: another replica may have renewed something
+LOOK_S = 300.0  # Seconds between two reads of the Secret, because another replica may have renewed something.
 LOOK_FOLDER_S = 30.0
 RETRY_S = 10.0
 _NONE = Pair(b"", b"")
 
 
 class Authority:
-    """`refresh` now, and again whenever it says. `hosts`: the names under which agents reach this operator.
-
-    `folder`: tls.crt, tls.key and ca.crt lie there and are somebody else's to renew; the Secret then holds the session
-    key alone.
-    """
+    """Call `refresh` first, and again after the time that it returns. `hosts`: the names under which agents reach
+    this operator. `folder`: contains tls.crt, tls.key and ca.crt, which other software renews; the Secret then holds
+    only the session key."""
 
     def __init__(
         self, cluster: Cluster, clock: Clock, namespace: str, hosts: Sequence[str], folder: Path | None = None
@@ -58,34 +57,35 @@ class Authority:
         self._tls = ServerTls()
         self._secrets: Secrets | None = None
         self._served: Pair | None = None
-        self._published: tuple[str, float] | None = None  # the bundle, and when (monotonic)
-        self._folder_bundles: list[bytes] = []  # the newest first, and what it replaced
+        self._published: tuple[str, float] | None = None  # The bundle, and when it was published (monotonic).
+        self._folder_bundles: list[bytes] = []  # The newest first, and the one that it replaced.
 
     @property
     def tls(self) -> ssl.SSLContext:
-        """For servers. Renewed in place."""
+        """The TLS context for servers. It is renewed in place."""
         return self._tls.context
 
     def session_key(self) -> bytes:
+        """Return the key that signs sessions; all replicas have the same."""
         assert self._secrets is not None, "refresh() comes first"
         return self._secrets.session_key
 
     def bundle(self) -> str:
-        """What agents have to trust: PEM."""
+        """Return the certificates that agents must trust, as PEM."""
         assert self._secrets is not None, "refresh() comes first"
         return (b"".join(self._folder_bundles) if self._folder else self._secrets.bundle).decode()
 
     def expiries(self) -> dict[str, float]:
-        """When the certificate that is served expires, and that of the authority that the replicas share, in seconds
-        since 1970."""
+        """Return when the served certificate and the authority that the replicas share expire, in seconds since
+        1970."""
         found = {"server": self._served} if self._served is not None else {}
         if self._secrets is not None and self._secrets.authority is not None and not self._folder:
             found["authority"] = self._secrets.authority
         return {name: certificates.valid_until(pair.certificate) for name, pair in found.items()}
 
     async def publish_bundle(self) -> None:
-        """For scrapers: what they have to trust, as a ConfigMap in the operator's own namespace. Nothing is written
-        if that was done lately. A failure is logged, and the next call tries again."""
+        """Write the certificates that scrapers must trust into a ConfigMap in the operator's own namespace. Nothing
+        is written if that was done recently. A failure is logged, and the next call tries again."""
         bundle, now = self.bundle(), self._clock.monotonic()
         if self._published is not None and self._published[0] == bundle and now - self._published[1] < LOOK_S:
             return
@@ -96,12 +96,12 @@ class Authority:
             log.warning("the certificates that scrapers trust could not be published: %s", error)
 
     async def refresh(self) -> float:
-        """Loads, creates and renews what is due. Returns the seconds until the next call. What fails is raised the
-        first time, and later tried again: what was loaded before still serves."""
+        """Load, create and renew what is due. Return the seconds until the next call. A failure of the first call is
+        raised; later ones are tried again, and what was loaded before still serves."""
         try:
             self._secrets = await self._agree()
             return self._renew_from_folder(self._folder) if self._folder else self._renew(self._secrets)
-        except (ApiError, OSError, ValueError) as error:  # an SSLError is an OSError
+        except (ApiError, OSError, ValueError) as error:  # An SSLError is an OSError.
             if self._secrets is None or self._served is None:
                 raise
             log.warning("the control channel's certificates could not be looked at: %s", error)
@@ -134,7 +134,7 @@ class Authority:
         return LOOK_FOLDER_S
 
     async def _agree(self) -> Secrets:
-        """What all replicas have, after what is due now."""
+        """Return the secrets that all replicas have, after what is due now was renewed."""
         while True:
             now = self._clock.now()
             try:
@@ -176,7 +176,7 @@ class Authority:
 
 
 def _data(shared: Secrets) -> dict[str, str]:
-    """Empty: it isn't there."""
+    """Return the secrets as the data of a Secret. An empty value means that the key is absent."""
     authority, successor = shared.authority or _NONE, shared.successor or _NONE
     plain = {
         "session.key": shared.session_key,
@@ -191,7 +191,7 @@ def _data(shared: Secrets) -> dict[str, str]:
 
 
 def _read(obj: Object) -> Secrets:
-    """What of it can be understood: the rest is made anew."""
+    """Return the valid parts of a Secret. The rest is created again."""
     data = obj.get("data") or {}
 
     def value(key: str) -> bytes:

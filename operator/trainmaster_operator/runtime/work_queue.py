@@ -1,7 +1,7 @@
-"""A keyed work queue with client-go's contract.
+"""A keyed work queue with the contract of client-go.
 
-A key that is added while it waits is one key; a key that is added while it is processed runs once more afterwards;
-a key is never processed twice at once.
+A key that is added while it waits stays one key; a key that is added while it is processed is processed once more
+afterwards; a key is never processed twice at the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class ShutDown(Exception):
 
 
 class WorkQueue(Generic[K]):
-    """Belongs to one event loop, whose time it uses. `jitter`: a back-off is 1 - jitter to 1 of its value."""
+    """A queue that belongs to one event loop and uses its time. `jitter`: a back-off is between 1 - jitter and 1 of
+    its value."""
 
     def __init__(self, chance: random.Random, base_s: float = BASE_S, limit_s: float = LIMIT_S, jitter: float = 0.5):
         self._random = chance
@@ -38,22 +39,24 @@ class WorkQueue(Generic[K]):
         self._getters: deque[asyncio.Future[None]] = deque()
         self._closed = False
         self._added_at: dict[K, float] = {}
-        self.on_wait: Callable[[float], None] | None = None  # told how long a key has waited when it is taken
+        # Called with the seconds that a key has waited when it is taken.
+        self.on_wait: Callable[[float], None] | None = None
 
     def __len__(self) -> int:
         return len(self._ready)
 
     @property
     def processing(self) -> int:
-        """Keys that are being processed."""
+        """Number of keys that are being processed."""
         return len(self._processing)
 
     @property
     def oldest_s(self) -> float:
-        """How long the key that is next has waited for its turn: when nobody takes keys any more, this grows."""
+        """Seconds for which the next key has waited for its turn. It grows if keys are no longer taken."""
         return asyncio.get_running_loop().time() - self._added_at[self._ready[0]] if self._ready else 0.0
 
     def add(self, key: K) -> None:
+        """Add a key, unless it waits already."""
         if self._closed or key in self._dirty:
             return
         self._dirty.add(key)
@@ -62,7 +65,7 @@ class WorkQueue(Generic[K]):
             self._push(key)
 
     def add_after(self, key: K, delay_s: float) -> None:
-        """Adds the key later. Of two such wishes for one key the earlier wins."""
+        """Add the key after a delay in seconds. Of two delays for one key the earlier time counts."""
         if self._closed:
             return
         if delay_s <= 0:
@@ -78,7 +81,7 @@ class WorkQueue(Generic[K]):
         self._delayed[key] = loop.call_at(at, self._due, key)
 
     def add_rate_limited(self, key: K, limit_s: float | None = None) -> float:
-        """Adds the key after its back-off, which doubles with each call until `forget`. Returns the delay."""
+        """Add the key after its back-off, which doubles with each call until `forget`. Return the delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         limit = self._limit_s if limit_s is None else limit_s
@@ -88,14 +91,15 @@ class WorkQueue(Generic[K]):
         return delay
 
     def failures(self, key: K) -> int:
+        """Return how often the key was added with a back-off since the last `forget`."""
         return self._failures.get(key, 0)
 
     def forget(self, key: K) -> None:
-        """The key did well: its next back-off starts from the bottom."""
+        """Reset the back-off of a key that was processed successfully."""
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """The next key; it counts as being processed until `done`. Raises ShutDown."""
+        """Wait for the next key and return it. It counts as being processed until `done`. Raise ShutDown."""
         while not self._ready:
             if self._closed:
                 raise ShutDown
@@ -105,7 +109,7 @@ class WorkQueue(Generic[K]):
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake()  # it was our turn: pass it on
+                    self._wake()  # It was our turn, so it is passed on.
                 elif waiter in self._getters:
                     self._getters.remove(waiter)
                 raise
@@ -118,8 +122,8 @@ class WorkQueue(Generic[K]):
         return key
 
     def looked_at(self, key: K) -> None:
-        """Whoever processes this key looks at all that it stands for: that is what it was added for up to now, and what
-        it is to be added for later."""
+        """Record that the processing of this key reads everything from the start. That serves all additions of the
+        key up to now, also those that are delayed."""
         if key not in self._processing:
             return
         if key in self._dirty:
@@ -130,12 +134,13 @@ class WorkQueue(Generic[K]):
             waiting.cancel()
 
     def done(self, key: K) -> None:
+        """Record that the processing of a key has ended."""
         self._processing.discard(key)
         if key in self._dirty:
             self._push(key)
 
     def shutdown(self, *, drop: bool = False) -> None:
-        """Takes nothing more; what waits is still handed out, or dropped, then `get` raises ShutDown."""
+        """Accept no more keys. Waiting keys are still handed out, or dropped; after that `get` raises ShutDown."""
         self._closed = True
         if drop:
             self._ready.clear()

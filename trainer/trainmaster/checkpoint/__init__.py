@@ -1,1 +1,2 @@
-"""Checkpoints: storage, lineage, upload (standard library only), save and load (torch)."""
+"""Checkpoints: their files, storage and uploads (`files`, standard library only), and their content (`state`,
+torch)."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 
 def merged(ranges: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
-    """Ranges [first, end) in their order, those that touch as one, empty ones left out."""
+    """Return ranges [first, end) in ascending order: ranges that overlap or touch are joined, and empty ones left
+    out."""
     result: list[tuple[int, int]] = []
     for first, end in sorted((r[0], r[1]) for r in ranges if r[0] < r[1]):
         if result and first <= result[-1][1]:

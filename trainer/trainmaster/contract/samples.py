@@ -1,9 +1,9 @@
-"""What a job's samples are called, for the people who read how many of them are trained on in a second."""
+"""The unit of a job's samples, for people who read how many of them are trained on per second."""
 
 from __future__ import annotations
 
 _UNITS = {"images": "images", "arrays": "images"}
-"""By the source of the data. All others give tokens."""
+"""The unit of the samples of a data source. All other sources give tokens."""
 
 
 def unit_of(source: str) -> str:

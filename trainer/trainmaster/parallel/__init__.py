@@ -1,7 +1,7 @@
-"""Parallelism strategies, one verb each: `apply(model, …)`; `parallelize` puts them together.
+"""Parallelism strategies. Each has one function, `apply(model, …)`; `parallelize` combines them.
 
-Whatever the strategy, a gradient is the SUM over all ranks: the loss is divided by the valid tokens of the whole
-step, so no strategy divides by its number of ranks.
+With every strategy a gradient is the SUM over all ranks: the loss is divided by the valid tokens of the whole step, so
+no strategy divides by its number of ranks.
 """
 
 from __future__ import annotations
@@ -25,16 +25,12 @@ from trainmaster.contract.config import (
 )
 from trainmaster.errors import ConfigError
 from trainmaster.models import layout
-from trainmaster.parallel import context, data_parallel, expert, shard, tensor
+from trainmaster.parallel import context, data_parallel, expert_parallel, fsdp, tensor_parallel
 from trainmaster.parallel.blocks import compiling, float8, recompute
 from trainmaster.parallel.elementwise import elementwise
 from trainmaster.parallel.forward_rng import ForwardRng
-from trainmaster.parallel.gradients import (
-    GradientSync,
-    gradient_norm_squared,
-    local_gradients,
-    scale_gradients_,
-)
+from trainmaster.parallel.gradient_norm import gradient_norm_squared, local_gradients, scale_gradients_
+from trainmaster.parallel.gradient_reduction import GradientSync
 from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.mesh import Mesh
 from trainmaster.parallel.model_plan import Plan, check, named, plan_of
@@ -68,9 +64,9 @@ def of_job(
     shape: StepShape,
     profile: Path | None = None,
 ) -> Parallel:
-    """`parallelize` as a job of so many ranks says it, and this process' products as exact as it says.
+    """Divide `model` among the ranks as a job's config says, and set the precision of this process' matrix products.
 
-    Raises ConfigError.
+    See `parallelize` for the arguments. Raises ConfigError if the model or this machine cannot do it.
     """
     torch.set_float32_matmul_precision(config.matmulPrecision.lower())
     if config.compile:
@@ -101,15 +97,14 @@ def parallelize(
     communication: CommunicationConfig | None = None,
     compiled: bool = False,
 ) -> Parallel:
-    """`model` (with its whole initial weights, on its device) over the mesh of `degrees` (`config.resolve(…)`).
+    """Divide `model` over the mesh of `degrees` (see `ParallelismConfig.resolve`), and return the result.
 
-    profile: the file in which `pipeline.balance: Profile` keeps what it measured; without it every call measures anew.
+    `model` has its whole initial weights, on its device. It is changed in place: what is left of it is what this rank
+    trains. `profile` is the file in which `pipeline.balance: Profile` keeps its measurement; without a file, each call
+    measures again. `recomputed`, `communication` and `compiled` are `training.recompute`, `training.communication` and
+    `training.compile` of a job; call `compiling.prepare` before, if `compiled` is true.
 
-    recomputed, communication, compiled: as in a job's `training.recompute`, `training.communication` and
-    `training.compile`; what compiling needs is prepared (`compiling.prepare`).
-
-    Needs the default process group. The model is changed in place: what is left of it is what this rank trains.
-    Raises ConfigError for what the model's plan doesn't allow.
+    It needs the default process group. Raises ConfigError if the model's plan does not allow a strategy.
     """
     check(model)
     _check_blocks(model, precision, recomputed, compiled)
@@ -128,12 +123,12 @@ def parallelize(
         stages, table = pipeline.apply(model, mesh["pp"], of_pipeline, shape.time, precision, profile)
 
     # Experts are dealt out whole, or in the parts that tensor parallelism makes of each.
-    experts = expert.apply(model, mesh.experts()) if mesh.experts_over > 1 else []
+    experts = expert_parallel.apply(model, mesh.experts()) if mesh.experts_over > 1 else []
 
     # Then matrices, each of which is split as the whole that it is.
     vocabulary = None
     if mesh.degree("tp") > 1:
-        tensor.apply(model, mesh["tp"], of_tensor)
+        tensor_parallel.apply(model, mesh["tp"], of_tensor)
         if of_tensor.vocabulary and "head" in plan_of(model).tensor.values():
             vocabulary = mesh.group("tp")
 
@@ -146,15 +141,15 @@ def parallelize(
     if precision == "fp8":
         float8.apply(_blocks(model), device_type)
 
-    # What a block computes is settled now, and so is what it would compute again. Sharding has to see one block around
-    # all of it: its parameters are gathered when the backward pass comes to it, and serve both.
+    # What a block computes does not change any more, so recomputation can wrap it. Sharding must come after: then the
+    # parameters that it gathers for a block's backward pass also serve the recomputation.
     if recomputed != "None":
         recompute.apply(_blocks(model), recomputed)
     if compiled:
         compiling.apply(_blocks(model), precision)
 
-    # Data parallelism comes last: it moves whatever parameters are left, just before and after they are used. They
-    # become DTensors by `detach` alone, which needs no plan: this halves the time it takes.
+    # Data parallelism comes last: it moves the parameters that are left, just before and after they are used. The only
+    # operation on DTensors here is `detach`, which is element-wise and needs no plan: this halves the time it takes.
     roots: list[nn.Module] = [*stages] or [model]
     replicas = None
     if plain:
@@ -166,7 +161,7 @@ def parallelize(
         model.counts = mesh.coordinate("dpReplicate") == 0  # for the norm of gradients
     with elementwise():
         if experts:
-            shard.experts(experts, mesh.experts_data(), sharding, precision, keep_whole=many_stages)
+            fsdp.experts(experts, mesh.experts_data(), sharding, precision, keep_whole=many_stages)
         for root in roots:
             blocks = [*root.blocks] if isinstance(root, pipeline.Stage) else [*_blocks(model)]
             casts = not isinstance(root, pipeline.Stage) or root.is_last
@@ -174,15 +169,15 @@ def parallelize(
                 # Shards, and with dpReplicate > 1 replicas of these shards (HSDP): one reduce-scatter within the shard
                 # group, one all-reduce of the result across replicas. A stage computes many micro-batches between the
                 # first and the last use of its parameters, so there they are gathered once.
-                shard.apply(root, blocks, mesh.data(), sharding, precision, keep_whole=many_stages, casts=casts)
+                fsdp.apply(root, blocks, mesh.data(), sharding, precision, keep_whole=many_stages, casts=casts)
             else:
                 # With one shard there is nothing to gather, so the parameters stay whole and only gradients travel.
                 data_parallel.apply(root, blocks, mesh.data(), precision, casts=casts)
 
-    # What replicas send of their gradients, when all of them are there: the same for all of the above.
+    # Replicas send compressed gradients when all gradients are complete, with each of the strategies above.
     reducer = Reducer(model, mesh, compression) if compression is not None else None
-    model.stage_ranks = mesh.stage_ranks  # checkpoints ask who has parameters of the same names
-    model.replica = mesh.coordinate("dpReplicate"), mesh.degree("dpReplicate")  # and who has the same parts of them
+    model.stage_ranks = mesh.stage_ranks  # for checkpoints: the ranks that have parameters of the same names
+    model.replica = mesh.coordinate("dpReplicate"), mesh.degree("dpReplicate")  # and the same parts of them
     model.island = mesh.coordinate("island")
     parallel = Parallel(
         model,
@@ -208,14 +203,14 @@ def parallelize(
 
 
 def _check_blocks(model: nn.Module, precision: str, recomputed: str, compiled: bool) -> None:
-    """Raises ConfigError if something is asked of blocks, and there are none."""
+    """Raise ConfigError if an option works on blocks, and the model's plan names no blocks."""
     asked = ["precision fp8"] if precision == "fp8" else []
     asked += [f"recompute {recomputed}"] if recomputed != "None" else []
     asked += ["compile"] if compiled else []
     if asked and not plan_of(model).blocks:
         raise ConfigError(
-            f"{' and '.join(asked)}: only for blocks, and {type(model).__name__} names none; an attribute plan would, "
-            f"trainmaster.Plan with the path of an nn.ModuleList for its blocks"
+            f"{' and '.join(asked)}: only for blocks, and {type(model).__name__} names none; give it an attribute "
+            f"plan, a trainmaster.Plan with the path of an nn.ModuleList as its blocks"
         )
 
 

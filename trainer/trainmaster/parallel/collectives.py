@@ -1,13 +1,13 @@
-"""Collectives that autograd knows the reverse of. Each one's backward is another one's forward.
+"""Collectives that autograd can differentiate. The backward of each one is the forward of another one.
 
 copied (nothing)            <->  summed (all-reduce)
 gathered (all-gather)       <->  scattered sum (reduce-scatter)
 exchanged (all-to-all)      <->  exchanged
 
-On CPU an all-to-all does the work of the others where it is quicker: gloo's sums are rings of many small messages, and
-its reduce-scatter is an all-reduce that leaves out the rest. With two ranks on a machine a sum of 64 KiB takes 0.4 ms
-instead of 2, and a reduce-scatter of 1 MiB 0.8 ms instead of 2.8. Sums are in the order of the ranks then, with the
-same bits on each.
+On CPU an all-to-all replaces the others where it is faster: gloo's sums are rings of many small messages, and its
+reduce-scatter is an all-reduce that ignores the rest. With two ranks on one machine a sum of 64 KiB takes 0.4 ms
+instead of 2, and a reduce-scatter of 1 MiB 0.8 ms instead of 2.8. These sums are added in the order of the ranks, with
+the same bits on each rank.
 """
 
 from __future__ import annotations
@@ -21,36 +21,39 @@ from torch import Tensor
 
 Group: TypeAlias = dist.ProcessGroup
 
-_FEW = 1 << 21  # bytes, for all others together, that are quicker sent to each of them than round a ring
+_FEW = 1 << 21  # bytes to all other ranks together, up to which direct messages are faster than a ring
 
 
 def copied(x: Tensor, group: Group) -> Tensor:
-    """x, the same on all ranks of the group, which do different things with it: its gradients are summed."""
+    """Return x. In the backward pass, sum its gradients over the ranks of the group.
+
+    x is the same on all ranks, and each rank computes something different with it.
+    """
     return _Copied.apply(x, group)
 
 
 def summed(x: Tensor, group: Group) -> Tensor:
-    """The sum of all ranks' x, which all of them go on with."""
+    """Return the sum of x over the ranks of the group. All ranks continue with the same sum."""
     return _Summed.apply(x, group)
 
 
 def gathered(x: Tensor, dim: int, group: Group) -> Tensor:
-    """All ranks' x, in the order of the ranks, along `dim`."""
+    """Return the x of all ranks, concatenated along `dim` in the order of the ranks."""
     return _Gathered.apply(x, dim, group)
 
 
 def scattered_sum(x: Tensor, dim: int, group: Group) -> Tensor:
-    """This rank's part, along `dim`, of the sum of all ranks' x."""
+    """Return this rank's part, along `dim`, of the sum of x over all ranks."""
     return _ScatteredSum.apply(x, dim, group)
 
 
 def exchanged(x: Tensor, group: Group) -> Tensor:
-    """x [n, …]: x[i] goes to rank i of the n ranks; what comes back at i is from rank i."""
+    """Send x[i] of x [n, …] to rank i of the n ranks, and return [n, …], whose element i comes from rank i."""
     return _Exchanged.apply(x, group)
 
 
 def all_gather(x: Tensor, dim: int, group: Group) -> Tensor:
-    """Without autograd."""
+    """Return the x of all ranks, concatenated along `dim` in the order of the ranks, without autograd."""
     n = group.size()
     whole = x.new_empty((n * x.shape[0], *x.shape[1:]))
     all_gather_(whole, x.contiguous(), group)
@@ -58,7 +61,7 @@ def all_gather(x: Tensor, dim: int, group: Group) -> Tensor:
 
 
 def reduce_scatter(x: Tensor, dim: int, group: Group) -> Tensor:
-    """Without autograd."""
+    """Return this rank's part, along `dim`, of the sum of x over all ranks, without autograd."""
     n = group.size()
     parts = x.unflatten(dim, (n, x.shape[dim] // n)).movedim(dim, 0).contiguous()
     own = torch.empty_like(parts[0])
@@ -67,31 +70,34 @@ def reduce_scatter(x: Tensor, dim: int, group: Group) -> Tensor:
 
 
 def all_reduce(x: Tensor, group: Group) -> Tensor:
-    """Without autograd, into a new tensor."""
+    """Return the sum of x over all ranks as a new tensor, without autograd."""
     total = x.clone(memory_format=torch.contiguous_format)
     all_reduce_(total, group)
     return total
 
 
 def all_to_all(x: Tensor, group: Group) -> Tensor:
-    """Without autograd."""
+    """Send x[i] to rank i, and return what the ranks have sent to this one, without autograd."""
     received = torch.empty_like(x, memory_format=torch.contiguous_format)
     dist.all_to_all_single(received, x.contiguous(), group=group)
     return received
 
 
 def exchange_rows(x: Tensor, leaving: list[int], arriving: list[int], group: Group | None) -> Tensor:
-    """Without autograd: x [sum(leaving), …] goes to the ranks in turn, so many rows to each; what comes back is from
-    the ranks in turn, so many rows from each."""
+    """Send the first leaving[0] rows of x to rank 0, the next leaving[1] to rank 1, and so on, without autograd.
+
+    x is [sum(leaving), …]. The result is [sum(arriving), …], with arriving[i] rows from rank i, in the order of the
+    ranks.
+    """
     received = x.new_empty((sum(arriving), *x.shape[1:]))
     dist.all_to_all_single(received, x.contiguous(), arriving, leaving, group=group)
     return received
 
 
 def all_reduce_(x: Tensor, group: Group | None = None, *, highest: bool = False) -> None:
-    """x, contiguous, becomes the sum of all ranks' x (`highest`: the maximum, element by element).
+    """Replace x, which is contiguous, by its sum over all ranks, or by its maximum if `highest` is true.
 
-    No rank passes before all of the group have come. `group`: all ranks if None.
+    No rank returns before all ranks of the group have called it. `group` None means all ranks.
     """
     n = dist.get_world_size(group)
     if _is_quicker_sent(x, n, group):
@@ -106,7 +112,8 @@ def all_reduce_(x: Tensor, group: Group | None = None, *, highest: bool = False)
 
 
 def all_gather_(whole: Tensor, own: Tensor, group: Group) -> None:
-    """whole, contiguous, becomes all ranks' `own` (contiguous) in the order of the ranks; `own` may lie within it."""
+    """Fill `whole` with `own` of all ranks, in the order of the ranks. Both are contiguous; `own` may be part of
+    `whole`."""
     n = group.size()
     if _is_quicker_sent(own, n, group):
         for part, theirs in zip(whole.view(n, -1), _from_all(own.view(-1), n, group), strict=True):
@@ -117,7 +124,7 @@ def all_gather_(whole: Tensor, own: Tensor, group: Group) -> None:
 
 
 def reduce_scatter_(own: Tensor, parts: Tensor, group: Group) -> None:
-    """own becomes the sum of what all ranks have for this one: `parts`, contiguous, in the order of the ranks."""
+    """Fill `own` with the sum over all ranks of their part for this rank. `parts` [n, …] is contiguous."""
     if parts.numel() and _is_gloo(parts, group):
         received = parts.new_empty((group.size(), own.numel()))
         dist.all_to_all_single(received, parts.view_as(received), group=group)
@@ -127,17 +134,17 @@ def reduce_scatter_(own: Tensor, parts: Tensor, group: Group) -> None:
 
 
 def _is_gloo(x: Tensor, group: Group | None) -> bool:
-    """Not so for the groups that a plan is made with: it counts what other backends send."""
+    """Return True if the group's backend is gloo. A plan uses other groups, which count what other backends send."""
     return x.is_cpu and bool(dist.get_backend(group) == "gloo")
 
 
 def _is_quicker_sent(x: Tensor, n: int, group: Group | None) -> bool:
-    """To each of the others of n ranks."""
+    """Return True if it is faster to send x to each of the other n - 1 ranks than to use gloo's own collective."""
     return n > 1 and 0 < x.nbytes * (n - 1) <= _FEW and _is_gloo(x, group)
 
 
 def _from_all(x: Tensor, n: int, group: Group | None) -> list[Tensor]:
-    """Each rank's x [elements]; ours is x itself."""
+    """Return x [elements] of each rank in the order of the ranks; this rank's own is x itself."""
     own = dist.get_rank(group)
     sizes = [x.numel()] * n
     sizes[own] = 0
@@ -148,14 +155,14 @@ def _from_all(x: Tensor, n: int, group: Group | None) -> list[Tensor]:
 
 
 class _Allocates:
-    """What FSDP asks of both."""
+    """The method that FSDP needs of a custom all-gather and of a custom reduce-scatter."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
 
 class Gathering(_Allocates):
-    """How FSDP gathers a block's parameters."""
+    """A custom all-gather, with which FSDP gathers the parameters of a block."""
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Group, async_op: bool = False
@@ -167,7 +174,7 @@ class Gathering(_Allocates):
 
 
 class Scattering(_Allocates):
-    """How FSDP sums a block's gradients; always by sums (see `gradients.sum_gradients`)."""
+    """A custom reduce-scatter, with which FSDP sums the gradients of a block (see `gradients.sum_gradients`)."""
 
     def __call__(
         self,

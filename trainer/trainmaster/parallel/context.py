@@ -1,8 +1,8 @@
-"""Context parallelism: each rank has a part of each sequence, and attention sees all of it.
+"""Context parallelism: each rank has a part of each sequence, and attention sees the whole sequence.
 
 Either all keys and values are gathered (Llama 3, arXiv 2407.21783, section 3.3.2), or parts of the sequence are
-exchanged for heads (DeepSpeed-Ulysses, arXiv 2309.14509). Late tokens attend to more than early ones, so each rank
-gets one chunk from the head of the sequence and one from its tail.
+exchanged for heads (DeepSpeed-Ulysses, arXiv 2309.14509). Late tokens attend to more tokens than early ones, so each
+rank gets one chunk from the head of the sequence and one from its tail.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from trainmaster.parallel.model_plan import named, plan_of, replace_forward
 
 
 def apply(model: nn.Module, group: Group, config: ContextConfig) -> nn.Module:
-    """Let each attention of `model` see the whole sequence, of which each rank of `group` has `positions(…)`."""
+    """Let each attention of `model` see the whole sequence, and return the model.
+
+    Each rank of `group` has the tokens at `Chunks.positions`. Raises ConfigError if the model's plan names no
+    attention.
+    """
     cores = list(named(model, plan_of(model).attention))
     if not cores:
         raise ConfigError(
@@ -38,7 +42,7 @@ def apply(model: nn.Module, group: Group, config: ContextConfig) -> nn.Module:
 
 
 class Chunks:
-    """Which chunks of the sequence each of n ranks has."""
+    """Which chunks of a sequence each of n ranks has."""
 
     def __init__(self, n: int, head_tail: bool) -> None:
         self.count = 2 * n if head_tail else n
@@ -47,16 +51,16 @@ class Chunks:
         self.places = [self.order.index(chunk) for chunk in range(self.count)]
 
     def positions(self, rank: int, time: int) -> Tensor:
-        """int64 [T/n]: the places, in the sequence of `time` tokens, of those that a rank has."""
+        """Return the positions of a rank's tokens in a sequence of `time` tokens, int64 [time / n]."""
         size = time // self.count
         return torch.cat([torch.arange(chunk * size, (chunk + 1) * size) for chunk in self.of_rank[rank]])
 
     def in_sequence(self, x: Tensor, dim: int) -> Tensor:
-        """What lies in the order of the ranks, in the order of the sequence."""
+        """Return x, whose parts along `dim` are in the order of the ranks, in the order of the sequence."""
         return self._reordered(x, dim, self.places)
 
     def by_rank(self, x: Tensor, dim: int) -> Tensor:
-        """What lies in the order of the sequence, in the order of the ranks."""
+        """Return x, which is in the order of the sequence along `dim`, in the order of the ranks."""
         return self._reordered(x, dim, self.order)
 
     def _reordered(self, x: Tensor, dim: int, places: list[int]) -> Tensor:
@@ -82,7 +86,7 @@ def _all_gather(_: Callable[..., Tensor], group: Group, chunks: Chunks) -> Calla
 
 
 def _attend_to_end(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention of the last tokens q [B, H, t, K] to all of k, v [B, G, T, K]."""
+    """Return the causal attention of q [B, H, t, K], the last t tokens, to all of k and v [B, G, T, K]."""
     t, time = q.shape[2], k.shape[2]
     grouped = q.shape[1] != k.shape[1]
     if t == time:

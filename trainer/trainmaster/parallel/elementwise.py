@@ -1,8 +1,8 @@
-"""Element-wise operations on DTensors, without DTensor's planning.
+"""Element-wise operations on DTensors without DTensor's planning.
 
-DTensor finds out for each operation and each shape which placements would do, by a search that takes 5 to 30 ms of
-Python on a 2-D mesh: a quarter of a second of each restart went there. Operations that treat each element alone need
-no plan when all their DTensors lie alike: they run on the local tensors, and the result lies as they do.
+For each operation and shape DTensor searches for suitable placements, which takes 5 to 30 ms of Python on a 2-D mesh: a
+quarter of a second of each restart. An operation that treats each element alone needs no plan if all its DTensors have
+the same placements: it runs on the local tensors, and the result has these placements, too.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from trainmaster.checkpoint.state.dtensors import with_part
 
 
 class elementwise(TorchDispatchMode):  # type: ignore[misc]
-    """Within this context whatever is done to DTensors must be element-wise; nothing checks that.
+    """A context in which every operation on DTensors must be element-wise. Nothing checks that.
 
         with elementwise():
             optimizer.step()
 
-    What AdamW, SGD, detach, clone, zeros_like, copy_ do is; norms, sums and matrix products are not.
+    AdamW, SGD, detach, clone, zeros_like and copy_ are element-wise; norms, sums and matrix products are not.
     """
 
     def __torch_dispatch__(

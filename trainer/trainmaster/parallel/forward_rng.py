@@ -1,10 +1,10 @@
-"""Random numbers of forward passes, dropout's for instance. They need no saved state, and no two ranks that compute
-different tokens draw the same ones.
+"""Random numbers of forward passes, such as those of dropout.
 
-A job keys them by its seed, the step, and where in the batch the micro-batch begins: so a run that was killed draws
-what an undisturbed one draws, and so does a world of another size whose micro-batches are as large. Ranks that have
-parts of the same sequence (cp), and stages of a pipeline, have keys of their own. Ranks of a tp group share one: what
-each of them has whole must have the same mask on all of them.
+No state has to be saved, and no two ranks that compute different tokens draw the same numbers. A job derives the seed
+from its own seed, the step, and where in the batch the micro-batch begins. So a run that was killed draws the same
+numbers as an undisturbed run, and so does a world of another size with micro-batches of the same size. Ranks that have
+parts of the same sequence (cp) and stages of a pipeline have seeds of their own. Ranks of a tp group share a seed,
+because a tensor that each of them has as a whole needs the same mask on all of them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from trainmaster.parallel.mesh import Mesh
 
 
 class ForwardRng:
-    """Seeds torch's generators, of the host and of the device, before each forward pass that records gradients.
+    """Seeds torch's generators, on the host and on the device, before each forward pass that records gradients.
 
-    roots: this rank's stages of a pipeline, by their index; or the model alone, as stage 0. Without a call of `begin`
-    or `follow` nothing is seeded.
+    `roots` are this rank's stages of a pipeline by their index, or the model as stage 0. Nothing is seeded before
+    `begin` or `follow` is called.
     """
 
     def __init__(self, roots: Mapping[int, nn.Module], mesh: Mesh, device_type: str) -> None:
@@ -32,23 +32,24 @@ class ForwardRng:
         self._shared = mesh.data_ranks * mesh.degree("cp") * mesh.degree("pp") == 1  # by all ranks
         self._key: tuple[int, int, range] | None = None
         self._follows = False
-        self._passes = dict.fromkeys(roots, 0)  # of each root in this step
+        self._passes = dict.fromkeys(roots, 0)  # number of passes of each root in this step
         self._before: list[Tensor] = []  # states of the generators, while a pass has its own
         for stage, root in roots.items():
             root.register_forward_pre_hook(partial(self._enter, stage))
             root.register_forward_hook(self._leave, always_call=True)
 
     def begin(self, seed: int, step: int, slots: range) -> None:
-        """Key the forward passes of a step. slots: which of the batch's sequences each micro-batch begins with."""
+        """Set the seed of the forward passes of a step. `slots` has the first sequence in the batch of each
+        micro-batch."""
         self._key = seed, step, slots
         self._passes = dict.fromkeys(self._passes, 0)
 
     def follow(self) -> None:
-        """For a user's own loop: make each seed of a number that torch's generator gives and of this rank's place in
-        the mesh, and leave the generators after a pass as they were before its seed was set.
+        """Derive each seed from a number of torch's generator and this rank's place in the mesh, for a user's own loop.
 
-        Ranks whose generators have the same state draw different masks then, and a loop that saves the states of its
-        generators, as `tm.steps` does, draws the same masks after a restart.
+        After a pass, the generators get back the state that they had when its seed was set. So ranks whose generators
+        have the same state draw different masks, and a loop that saves the states of its generators, as `tm.steps`
+        does, draws the same masks after a restart.
         """
         self._follows = True
 
@@ -83,10 +84,10 @@ class ForwardRng:
 
 
 def seed_copies(devices: Sequence[torch.device]) -> None:
-    """Before a forward pass of copies of a model on several devices of one process: let copies on GPUs draw different
-    random numbers. `torch.manual_seed` seeds all GPUs alike, and `tm.steps` keeps the state of one of them.
+    """Let copies of a model on several GPUs of one process draw different random numbers in the next forward pass.
 
-    The first copy draws from its device's generator as it is. Copies on the host draw one after the other.
+    `torch.manual_seed` gives all GPUs the same seed, and `tm.steps` saves the state of only one of them. The first copy
+    uses the generator of its device as it is. Copies on the host draw one after the other.
     """
     others = [(index, device) for index, device in enumerate(devices) if index and device.type == "cuda"]
     if not others or not torch.cuda.is_initialized():
@@ -98,5 +99,5 @@ def seed_copies(devices: Sequence[torch.device]) -> None:
 
 
 def _number() -> int:
-    """The next number of torch's generator."""
+    """Return the next number of torch's generator."""
     return int(torch.empty((), dtype=torch.int64).random_())

@@ -1,4 +1,4 @@
-"""The loss: a sum over tokens, also where each rank has the logits of a part of the vocabulary."""
+"""The loss: a sum over tokens, also if each rank has the logits of a part of the vocabulary."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from trainmaster.parallel.collectives import all_reduce_
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """The sum over tokens, a scalar, in fp32. logits [B, T, V], targets [B, T] int64
-    (or [B, V] and [B], of labels), IGNORED where none counts.
+    """Return the cross entropy, summed over tokens, as a scalar in fp32.
 
-    `group`: the ranks that have V/n of the vocabulary each, in the order of the ranks; each of them gets the sum over
-    the tokens, which no rank ever has all logits of.
+    logits are [B, T, V] and targets [B, T] in int64, or [B, V] and [B] for labels. A target IGNORED does not count.
+
+    `group`: the ranks that have V/n of the vocabulary each, in the order of the ranks. Each of them gets the sum over
+    all tokens, and none ever has all logits.
     """
     logits, targets = logits.flatten(0, -2).float(), targets.flatten()
     if group is None:
@@ -27,7 +28,10 @@ def cross_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | No
 
 
 class _VocabularyParallel(torch.autograd.Function):  # type: ignore[misc]
-    """Of Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3): three numbers per token travel, not V."""
+    """The cross entropy of Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3).
+
+    Three numbers are sent for each token, instead of V.
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -1,18 +1,18 @@
-"""The mesh of all ranks: who holds which part of the model, and of the batch.
+"""The mesh of all ranks: which rank has which part of the model and of the batch.
 
-Axes, outermost first (the innermost gets neighbouring ranks, which talk most):
+Axes, outermost first (the innermost axis gets neighbouring ranks, which communicate most):
 
-    island        worlds of their own that agree now and then (see `reduce.outer`)
+    island        worlds that train alone and exchange parameters at intervals (see `reduce.outer`)
     pp            stages of a pipeline
-    dpReplicate  replicas of the (sharded) model
-    dpShard      shards of parameters, gradients and optimizer state
+    dpReplicate   replicas of the (sharded) model
+    dpShard       shards of parameters, gradients and optimizer state
     cp            parts of each sequence
     tp            parts of each matrix
 
-Ranks that differ only in cp or tp or pp work on the same samples. A group of collectives is made only for what has a
-degree above 1, because each costs a rendezvous.
+Ranks that differ only in cp, tp or pp work on the same samples. A process group is made only for an axis with a degree
+above 1, because each group costs a rendezvous.
 
-    ep            parts that experts are dealt out to: not a further axis, but neighbours among dpShard x cp
+    ep            groups of experts: not another axis, but neighbours among dpShard x cp
 
 For the parameters of experts there is a second mesh, (island, pp, dpReplicate, shard of experts, ep, tp).
 """
@@ -34,10 +34,10 @@ the same parameters from different tokens, just as ranks with different samples 
 
 
 class Mesh:
-    """Needs the default process group, whose size is the product of all degrees."""
+    """The mesh of all ranks. It needs the default process group, whose size is the product of all degrees."""
 
     def __init__(self, degrees: Mapping[str, int], device_type: str, *, replicas_apart: bool = False) -> None:
-        """replicas_apart: sharding is told nothing of them (see `reduce`)."""
+        """With `replicas_apart`, `data` does not contain the replicas, whose gradients `reduce` sums instead."""
         assert set(degrees) <= {*AXES, "ep"}, f"{sorted(set(degrees) - set(AXES))} are no axes of the mesh"
         self.experts_over = degrees.get("ep", 1)
         self.degrees: dict[str, int] = {axis: degrees.get(axis, 1) for axis in AXES}
@@ -54,27 +54,27 @@ class Mesh:
         self._context = self._context_group()
 
     def data(self) -> DeviceMesh:
-        """Over which gradients are summed: (dpReplicate, shard), or the one of these that there is."""
+        """Return the mesh over which gradients are summed: (dpReplicate, shard), or the one of them that exists."""
         return _sub(self._mesh, *self._summed)
 
     def experts_data(self) -> DeviceMesh:
-        """Over which gradients of experts are summed, which are dealt out over ep."""
+        """Return the mesh over which gradients of experts are summed."""
         assert self._experts is not None
         return _sub(self._experts, *self._summed)
 
     def experts(self) -> DeviceMesh:
-        """Over which experts are dealt out and split: (ep, tp), or ep alone."""
+        """Return the mesh over which experts are divided: (ep, tp), or ep alone."""
         assert self._experts is not None
         return _sub(self._experts, "ep", "tp")
 
     def with_replicas(self, part: DeviceMesh) -> DeviceMesh:
-        """A mesh that parameters lie on, and dpReplicate before it."""
+        """Return a mesh with axis dpReplicate before the axes of `part`, on which parameters lie."""
         whole = self._experts if "ep" in _names(part) else self._mesh
         assert whole is not None
         return _sub(whole, "dpReplicate", *_names(part))
 
     def __getitem__(self, axis: str) -> DeviceMesh:
-        """The one-dimensional mesh of an axis above degree 1: island, pp, dpReplicate, shard or tp."""
+        """Return the one-dimensional mesh of an axis with a degree above 1: island, pp, dpReplicate, shard or tp."""
         return _sub(self._mesh, axis)
 
     @property
@@ -83,44 +83,50 @@ class Mesh:
 
     @property
     def is_sharded(self) -> bool:
+        """Return True if the mesh has the axis of shards: dpShard x cp is above 1, or replicas are kept apart."""
         return SHARD in _names(self._mesh)
 
     def group(self, axis: str) -> dist.ProcessGroup:
-        """Of island, pp, cp or tp above degree 1."""
+        """Return the process group of island, pp, cp or tp, whose degree must be above 1."""
         return self._context if axis == "cp" else self[axis].get_group()
 
     def degree(self, axis: str) -> int:
+        """Return the degree of an axis."""
         return self.degrees[axis]
 
     def coordinate(self, axis: str) -> int:
+        """Return this rank's coordinate on an axis."""
         return self.coordinates[axis]
 
     @property
     def data_ranks(self) -> int:
-        """How many different shares a batch has."""
+        """Return the number of parts that a batch is divided into."""
         return self.degrees["island"] * self.island_data_ranks
 
     @property
     def island_data_ranks(self) -> int:
-        """The same of an island's part of it."""
+        """Return the number of parts that an island's part of a batch is divided into."""
         return self.degrees["dpReplicate"] * self.degrees["dpShard"]
 
     @property
     def data_rank(self) -> int:
-        """Which share of the batch is ours."""
+        """Return which part of the batch this rank has, counted from 0."""
         own = self.coordinates["dpReplicate"] * self.degrees["dpShard"] + self.coordinates["dpShard"]
         return self.coordinates["island"] * self.island_data_ranks + own
 
     @property
     def stage_ranks(self) -> range:
-        """The ranks of the same island with the same stages of the pipeline: with the same names of parameters."""
+        """Return the ranks of this rank's island and pipeline stage, which have parameters of the same names."""
         size = dist.get_world_size() // self.degrees["island"] // self.degrees["pp"]
         stage = self.coordinates["island"] * self.degrees["pp"] + self.coordinates["pp"]
         return range(stage * size, (stage + 1) * size)
 
     @property
-    def speaks(self) -> bool:
-        """Exactly one of the ranks that see the same tokens does."""
+    def counts_tokens(self) -> bool:
+        """Return True on the rank that counts the tokens it sees: its tp and pp coordinates are 0.
+
+        Other ranks with the same dp and cp coordinates see the same tokens, and do not count them.
+        """
         return self.coordinates["tp"] == 0 and self.coordinates["pp"] == 0
 
     def _make(self, shards: int, experts: int = 1) -> DeviceMesh:
@@ -132,7 +138,7 @@ class Mesh:
             "ep": experts,
             "tp": self.degrees["tp"],
         }
-        # There is always an axis to reduce gradients over, and be it of one rank: it casts to the run's precision too.
+        # There is always an axis to reduce gradients over, even of one rank: it also casts to the run's precision.
         always = SHARD if shards > 1 or experts > 1 or self._apart else "dpReplicate"
         kept = [axis for axis, n in sizes.items() if n > 1 or axis == always]
         return init_device_mesh(self._device_type, tuple(sizes[axis] for axis in kept), mesh_dim_names=tuple(kept))
@@ -153,6 +159,6 @@ def _names(mesh: DeviceMesh) -> tuple[str, ...]:
 
 
 def _sub(mesh: DeviceMesh, *axes: str) -> DeviceMesh:
-    """The part of a mesh with those of the axes that it has."""
+    """Return the part of a mesh with those of `axes` that it has."""
     kept = tuple(axis for axis in axes if axis in _names(mesh))
     return mesh if _names(mesh) == kept else mesh[kept]

@@ -1,4 +1,4 @@
-"""What a model says of itself, so that it can be parallelized without knowing how.
+"""What a model declares about its parts, so that it can be parallelized without knowledge of its code.
 
 A plan names submodules by their paths in the model; `*` stands for one component of a path.
 """
@@ -70,13 +70,13 @@ class Plan:
 
 
 def plan_of(model: nn.Module) -> Plan:
-    """The plan that a model declares; an empty one if it declares none."""
+    """Return the plan that a model declares, or an empty plan if it declares none."""
     plan = getattr(model, "plan", None)
     return plan if isinstance(plan, Plan) else Plan()
 
 
 def named(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
-    """The submodules whose path is like `pattern`."""
+    """Yield (path, module) of the submodules whose paths match `pattern`."""
     if pattern:
         for path, module in model.named_modules():
             if _like(pattern).fullmatch(path):
@@ -84,13 +84,13 @@ def named(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> None:
-    """Give a module a class of its own, with this `forward`; sharding may wrap that class again."""
+    """Give a module a class of its own with this `forward`. Sharding may derive another class from it."""
     cls = type(module)
     module.__class__ = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
 
 
 def replace_forwards(modules: Iterable[nn.Module], change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """The same for several, with what `change` makes of their forward: those of one class have one class again."""
+    """Replace the forward of each module by what `change` returns for it. Modules of one class get one new class."""
     changed: dict[type[nn.Module], type[nn.Module]] = {}
     for module in modules:
         cls = type(module)
@@ -106,7 +106,7 @@ def _like(pattern: str) -> re.Pattern[str]:
 
 
 def check(model: nn.Module) -> None:
-    """A plan that names what isn't there is a mistake in the model's code. Raises ConfigError."""
+    """Raise ConfigError if the model's plan names a submodule that does not exist, which is a mistake in its code."""
     plan = plan_of(model)
     for pattern in (
         plan.blocks,
@@ -119,4 +119,6 @@ def check(model: nn.Module) -> None:
         *plan.tensor,
     ):
         if pattern and not any(named(model, pattern)):
-            raise ConfigError(f"the plan of model {type(model).__name__} names {pattern!r}, which it has not")
+            raise ConfigError(
+                f"the plan of model {type(model).__name__} names {pattern!r}, but the model has no such submodule"
+            )

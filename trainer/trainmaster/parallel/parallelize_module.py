@@ -1,4 +1,4 @@
-"""`tm.parallelize`: the strategies for a user's own module, in a user's own loop."""
+"""`tm.parallelize`: the parallelism strategies for a user's own module, in a user's own loop."""
 
 from __future__ import annotations
 
@@ -103,13 +103,22 @@ def parallelize(
     """
     if devices is not None:
         if precision != "fp32":
-            raise ConfigError("tm.parallelize: precision is of ranks; with devices the model's weights say it")
+            raise ConfigError(
+                "tm.parallelize: `precision` cannot be combined with `devices`; cast the model's weights instead"
+            )
         if recompute != "None":
-            raise ConfigError("tm.parallelize: recompute is of ranks; with devices blocks keep what they compute")
+            raise ConfigError(
+                "tm.parallelize: `recompute` cannot be combined with `devices`; use torch.utils.checkpoint in the model"
+            )
         if compile:
-            raise ConfigError("tm.parallelize: compile is of ranks; with devices torch.compile does it")
+            raise ConfigError(
+                "tm.parallelize: `compile` cannot be combined with `devices`; call torch.compile yourself"
+            )
         if compression is not None:
-            raise ConfigError("tm.parallelize: compression is of ranks; devices of one process need none")
+            raise ConfigError(
+                "tm.parallelize: `compression` cannot be combined with `devices`, because one process has no other "
+                "ranks to send gradients to; leave it out"
+            )
         return _over_devices(model, parallelism, devices, sequence)
     if not dist.is_initialized():
         raise ConfigError("tm.parallelize needs torch.distributed.init_process_group() before it")
@@ -119,23 +128,25 @@ def parallelize(
     except ValueError as error:
         raise ConfigError(f"parallelism: {error}") from None
     if degrees.get("island", 1) > 1:
-        raise ConfigError("parallelism.island: islands need a loop that lets them agree; `framework: Trainmaster` does")
+        raise ConfigError("parallelism.island: tm.parallelize does not support islands; use `framework: Trainmaster`")
     if config.sharding is not None and config.sharding.offload and degrees["dpShard"] * degrees.get("cp", 1) == 1:
         raise ConfigError(
-            "parallelism.sharding.offload keeps shards in host memory, and dpShard x cp is 1; dpShard 2 or more "
-            "would do, or offload left out"
+            "parallelism.sharding.offload keeps shards in host memory, and dpShard x cp is 1; set dpShard to 2 or "
+            "more, or leave offload out"
         )
     communication = None
     if compression is not None:
         communication = CommunicationConfig(compression=_read(CompressionConfig, compression, "compression"))
         if degrees["dpReplicate"] == 1:
-            raise ConfigError("compression: is of gradients that replicas sum, and parallelism.dpReplicate is 1")
+            raise ConfigError(
+                "compression: there are no replicas that send gradients, because parallelism.dpReplicate is 1"
+            )
     if degrees.get("pp", 1) > 1:
         _check_sequence(sequence)
         pipeline = config.pipeline
         refusal = pipeline.refusal(degrees["pp"], micro_batches) if pipeline is not None else None
         if refusal:
-            raise ConfigError(f"{refusal}; tm.parallelize(…, micro_batches={micro_batches}) says otherwise")
+            raise ConfigError(f"{refusal}; tm.parallelize was called with micro_batches={micro_batches}")
     unfit = precision_refusal(precision, recompute) or (compile_refusal(config, recompute) if compile else None)
     if unfit:
         raise ConfigError(unfit)
@@ -159,7 +170,7 @@ def parallelize(
 
 
 def _read(kind: type[Config], fields: Mapping[str, Any], where: str) -> Config:
-    """Raises ConfigError with all that is wrong."""
+    """Return the fields as a config model. Raises ConfigError with everything that is wrong."""
     try:
         return kind.model_validate(dict(fields))
     except ValidationError as error:
@@ -172,14 +183,14 @@ def _over_devices(
 ) -> Devices:
     for axis, degree in parallelism.items():
         if axis not in IN_ONE_PROCESS:
-            raise ConfigError(f"parallelism.{axis}: with devices there are only {' and '.join(IN_ONE_PROCESS)}")
+            raise ConfigError(f"parallelism.{axis}: only {' and '.join(IN_ONE_PROCESS)} can be combined with devices")
         if type(degree) is not int or degree < 1:
             raise ConfigError(f"parallelism.{axis}: a whole number of devices is expected, not {degree!r}")
     if sum(degree > 1 for degree in parallelism.values()) > 1:
-        raise ConfigError("parallelism: with devices pp or dpReplicate, not both; ranks can do both")
+        raise ConfigError("parallelism: pp and dpReplicate cannot be combined on devices of one process; use ranks")
     product = math.prod(parallelism.values())
     if product != len(names):
-        raise ConfigError(f"parallelism: is for {product} devices, but devices has {len(names)}")
+        raise ConfigError(f"parallelism: its degrees need {product} devices, but devices has {len(names)}")
     try:
         devices = [torch.device(name) for name in names]
     except RuntimeError as error:

@@ -1,5 +1,7 @@
-"""Tensors of which each rank has a part: the part; and the whole, for a moment, each on one rank, so that ranks share
-the work on them."""
+"""Tensors that are divided among ranks: this rank's part of them, and work on whole tensors.
+
+For work on whole tensors, each whole is put together on one rank, so that ranks share the work.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,24 @@ T = TypeVar("T")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, in the same memory, outside of autograd."""
+    """Return this rank's part of a tensor, in the same memory and outside of autograd."""
     with torch.no_grad():
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 @dataclass(frozen=True)
 class Hop:
-    """Ranks that have a tensor's parts along a dim."""
+    """The ranks that have the parts of a tensor along one dim."""
 
     group: Group
     dim: int
-    sizes: tuple[int, ...]  # of the parts
+    sizes: tuple[int, ...]  # sizes of the parts along the dim
 
 
 def hops(tensor: Tensor, apart: int | None = None) -> Iterator[Hop]:
-    """In which order the parts of `tensor` are joined: what was cut last comes first.
+    """Yield the order in which the parts of `tensor` are joined: the dim that was divided last comes first.
 
-    apart: a dim whose parts are not to be joined.
+    `apart` is a dim whose parts are not joined.
     """
     if not isinstance(tensor, DTensor):
         return
@@ -56,7 +58,10 @@ def hops(tensor: Tensor, apart: int | None = None) -> Iterator[Hop]:
 
 
 def batches(things: Iterable[T], kind: Callable[[T], tuple[Hashable, tuple[Hop, ...]]]) -> Iterator[list[T]]:
-    """Things alike, one for each rank that their parts are on. kind: (what they have alike, their hops)."""
+    """Yield lists of things of the same kind, with one thing for each rank that has parts of them.
+
+    `kind` returns (what they have in common, their hops).
+    """
     alike: dict[tuple[Hashable, tuple[Hop, ...]], list[T]] = {}
     for thing in things:
         alike.setdefault(kind(thing), []).append(thing)
@@ -66,8 +71,11 @@ def batches(things: Iterable[T], kind: Callable[[T], tuple[Hashable, tuple[Hop, 
 
 
 def on_wholes(parts: Sequence[Tensor], over: Sequence[Hop], work: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    """What `work` makes of the wholes of this rank's `parts`, which are alike, as parts again. All ranks that have
-    parts of them call it, in the same order. Each whole is on one rank, and `work` keeps its shape."""
+    """Apply `work` to whole tensors, and return this rank's parts of the results.
+
+    `parts` are this rank's parts of tensors of the same shape. All ranks that have parts of them call this in the same
+    order. Each whole is put together on one rank, and `work` must keep its shape.
+    """
     if not over:
         return [work(part) for part in parts]
     hop, rest = over[0], over[1:]
@@ -75,7 +83,10 @@ def on_wholes(parts: Sequence[Tensor], over: Sequence[Hop], work: Callable[[Tens
 
 
 def _dealt(parts: Sequence[Tensor], hop: Hop) -> list[Tensor]:
-    """The first tensor goes to the first rank, the next to the next, and so on: those that come here, joined."""
+    """Send the parts of the first tensor to the first rank, those of the next to the next, and so on.
+
+    Return the tensors that this rank gets, joined.
+    """
     n, me = len(hop.sizes), hop.group.rank()
     like, mine = parts[0], len(range(me, len(parts), n))
     sent = torch.cat([part.flatten() for rank in range(n) for part in parts[rank::n]])

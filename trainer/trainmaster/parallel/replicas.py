@@ -1,9 +1,10 @@
-"""Replicas of plain parameters, whose gradients are summed in buckets while the backward pass still runs.
+"""Replicas of plain parameters, whose gradients are summed in buckets during the backward pass.
 
-Not DistributedDataParallel: it rebuilds its buckets after the first backward, so a restarted run reduces in another
-order than the uninterrupted one, and differs in the last bits at three ranks or more. Not `replicate` either where it
-has nothing to cast: its hooks around each block, made for sharded parameters, cost a small model more than the sum.
-Here buckets are made once, from the parameters alone, and are reduced in the same order in each step.
+DistributedDataParallel is not used, because it rebuilds its buckets after the first backward pass. So a restarted run
+would reduce in another order than the uninterrupted one, and would differ in the last bits at three ranks or more.
+`replicate` is not used where it has nothing to cast, because its hooks around each block, made for sharded parameters,
+cost a small model more time than the sum. Here, buckets are made once, from the parameters alone, and they are reduced
+in the same order in each step.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ PIECE = 1 << 14  # elements: large enough to be fast, small enough that their sq
 
 
 class Bucket:
-    """Parameters whose gradients travel together, and the memory they do it in.
+    """Parameters whose gradients are summed together, and the memory of these gradients.
 
-    Behind the gradients there is a 1 for each parameter, or a 0 where this rank's backward pass didn't come by: in the
-    sum, 0 tells that no rank's did, so that a parameter without any gradient is left without one.
+    After the gradients there is a 1 for each parameter, or a 0 if this rank's backward pass has not reached it. A sum
+    of 0 means that no rank has a gradient, so the parameter is left without one.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -39,23 +40,24 @@ class Bucket:
         self.missing = len(sizes)  # gradients that the backward pass under way has not come by yet
 
     def set_aside(self) -> None:
-        """Sums that are still there: the next ones are added to them, but must not contain them."""
+        """Set sums of an earlier step aside. The next sums are added to them, but must not contain them."""
         for index, (parameter, total) in enumerate(zip(self.parameters, self._sums, strict=True)):
             if parameter.grad is total:
                 self._before[index], parameter.grad = total.clone(), None
 
     def hold(self, index: int) -> bool:
-        """Move this parameter's gradient here, where later micro-batches add to it. Returns whether there is one."""
+        """Move this parameter's gradient here, so that later micro-batches add to it. Return True if there is one."""
         gradient = self.parameters[index].grad
         if gradient is not None and gradient is not self._sums[index]:
             self.parameters[index].grad = self._sums[index].copy_(gradient)
         return gradient is not None
 
     def holds_all(self) -> bool:
+        """Return True if all gradients lie in this bucket."""
         return all(p.grad is total for p, total in zip(self.parameters, self._sums, strict=True))
 
     def begin(self, group: dist.ProcessGroup) -> None:
-        """To sum over the ranks of the group."""
+        """Start to sum the gradients over the ranks of the group."""
         absent = [index for index in range(len(self.parameters)) if not self.hold(index)]
         self._partial = bool(absent)
         self._present.fill_(1.0)
@@ -65,10 +67,10 @@ class Bucket:
         self._work = dist.all_reduce(self._memory, group=group, async_op=True)
 
     def finish(self) -> None:
-        """Wait for the sums, which are the parameters' gradients then."""
+        """Wait for the sums, and make them the gradients of the parameters."""
         self._work.wait()
         self._work, self.missing = None, len(self.parameters)
-        # Only who lacks a gradient has to ask whether others have it.
+        # Only a rank that lacks a gradient has to look whether other ranks have it.
         present = self._present.tolist() if self._partial else [1.0] * len(self.parameters)
         for index, parameter in enumerate(self.parameters):
             before, self._before[index] = self._before[index], None
@@ -78,17 +80,18 @@ class Bucket:
 
 
 class Replicas:
-    """Sums the gradients of a model, the same on all ranks of a group, in each backward pass.
+    """Sums the gradients of a model over the ranks of a group in each backward pass. The model is the same on all
+    ranks.
 
-    on: whether the next backward pass does so. Micro-batches before the last one of a step need not; in a pipeline,
-    whose passes are many, `finish` does it after them.
+    `on` says whether the next backward pass sums. Only the last micro-batch of a step has to; in a pipeline, which has
+    many passes, `finish` sums after them.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup, size: int) -> None:
-        """size: bytes of a sum, as far as tensors allow."""
+        """`size` is the size of a bucket in bytes, as far as the sizes of tensors allow."""
         self.on = True
         self._group = group
-        # Backward comes by the last parameters first.
+        # The backward pass reaches the last parameters first.
         trained = [p for p in model.parameters() if p.requires_grad]
         self._buckets = [Bucket(part) for part in parts(trained[::-1], size)]
         self._begun = 0  # buckets whose sums are under way
@@ -103,20 +106,20 @@ class Replicas:
         model.register_forward_hook(lambda model, inputs, output: self._watch(output))
 
     def gradients(self) -> list[Tensor] | None:
-        """All gradients, as pieces of the memory that they lie in; None if one of them lies elsewhere, or is none."""
+        """Return all gradients as pieces of the buckets' memory, or None if a gradient is missing or lies elsewhere."""
         if not all(bucket.holds_all() for bucket in self._buckets):
             return None
         return [piece for bucket in self._buckets for piece in bucket.pieces]
 
     def prepare(self) -> None:
-        """Before the first forward pass of a step."""
+        """Set earlier sums aside. It is called before the first forward pass of a step."""
         if self._summed:
             self._summed = False
             for bucket in self._buckets:
                 bucket.set_aside()
 
     def finish(self) -> None:
-        """All gradients of this rank are there: sum what isn't yet, and wait."""
+        """Sum the gradients that are not summed yet, and wait. All gradients of this rank must be complete."""
         for bucket in self._buckets[self._begun :]:
             bucket.begin(self._group)
         for bucket in self._buckets:
@@ -124,7 +127,7 @@ class Replicas:
         self._begun, self._ends, self._summed = 0, False, True
 
     def _watch(self, output: Any) -> None:
-        """The end of the backward pass is known from its beginning: passes within it have ends of their own."""
+        """Note when the backward pass begins, to call `finish` at its end: passes within it have ends of their own."""
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
                 tensor.register_hook(lambda _: self._backward_begins())
@@ -136,7 +139,7 @@ class Replicas:
             torch.autograd.Variable._execution_engine.queue_callback(self.finish)
 
     def _arrived(self, bucket: Bucket, index: int) -> None:
-        # At once, while it is in the processor's cache: its own memory is free for the next one then.
+        # At once, while the gradient is in the processor's cache; then its own memory is free for the next one.
         bucket.hold(index)
         if not self._ends:
             return
@@ -148,7 +151,7 @@ class Replicas:
 
 
 def parts(parameters: Sequence[nn.Parameter], bucket: int) -> list[list[nn.Parameter]]:
-    """Consecutive ones that fill a bucket together, alike in type and device."""
+    """Divide parameters into runs that fill a bucket of `bucket` bytes, with one dtype and device in each run."""
     found: list[list[nn.Parameter]] = []
     kind, room = None, 0
     for parameter in parameters:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainmaster.parallel.context import Chunks
 from trainmaster.parallel.forward_rng import ForwardRng
-from trainmaster.parallel.gradients import GradientSync
+from trainmaster.parallel.gradient_reduction import GradientSync
 from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.mesh import Mesh
 
@@ -80,10 +80,10 @@ class Parallel:
 
         After the call, each gradient is the sum over all ranks.
         """
-        speaks = self.mesh.coordinate("tp") == 0  # the ranks of a tp group compute the same loss
+        counts = self.mesh.coordinate("tp") == 0  # the ranks of a tp group compute the same loss
         self._divisor = divisor
         for module in self._auxiliary:
-            module.scale = 1 / divisor if speaks else 0.0
+            module.scale = 1 / divisor if counts else 0.0
         if self.pipeline is not None:
             tokens, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
             self.sync.before_pipeline()
@@ -99,7 +99,7 @@ class Parallel:
                 losses.append(loss.detach())
             total = sum(losses[1:], losses[0])
         self.sum_gradients()
-        return total if speaks else total * 0.0
+        return total if counts else total * 0.0
 
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return this rank's summand of the loss of some sequences, a scalar, without gradients.
@@ -134,7 +134,7 @@ class Parallel:
             self.reducer.completed()
 
     def _own_positions(self, time: int, device: torch.device) -> Tensor:
-        """Of the `time` tokens, T / cp, that this rank has of each sequence."""
+        """Return the positions of the `time` tokens, T / cp, that this rank has of each sequence, int64 [time]."""
         if (time, device) not in self._positions:
             positions = torch.arange(time)
             if self._chunks is not None:

@@ -1,14 +1,11 @@
-"""What a rank says while it runs: its progress record, messages on its agent's channel, metrics.jsonl.
+"""The reports of a rank while it runs: its progress record, messages on its agent's channel, and metrics.jsonl.
 
-Without an agent (plain python, torchrun) the record and the channel are missing and nothing is said. Nothing here
+Without an agent (plain python, torchrun) there is neither a record nor a channel, and nothing is reported. Nothing here
 waits for a device: numbers are read when they have arrived on the host.
 """
 
 from __future__ import annotations
 
-import errno
-import json
-import math
 import os
 import select
 import sys
@@ -23,14 +20,13 @@ from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import OBEYS_STOP, Control, OtherRecord, Phase, Progress, ProgressRecord
 from trainmaster.host import memory
 from trainmaster.host.step_timing import Rhythm
-from trainmaster.rank import collective_counter, last_words
-
-_LAST_LINES = 64 * 1024
+from trainmaster.rank import collective_counter, failure_message, metrics_writer
+from trainmaster.rank.metrics_writer import MetricsWriter
 
 
 @dataclass
 class Reporter:
-    """One rank's reports. `output`: where metrics.jsonl grows, on rank 0."""
+    """The reports of one rank. `output` is the folder of metrics.jsonl, on rank 0."""
 
     rank: int = 0
     round: int = 0
@@ -39,8 +35,8 @@ class Reporter:
     output: Path | None = None
     progress: Progress = field(default_factory=Progress)
     rhythm: Rhythm = field(default_factory=Rhythm)
-    listened: bool = False  # somebody else receives what the agent says
-    _metrics_fd: int = -1
+    listened: bool = False  # another thread receives what the agent sends
+    _metrics: MetricsWriter = field(default_factory=MetricsWriter)
     _unwritten: bool = False  # a line of metrics.jsonl was lost, which has been told
 
     @classmethod
@@ -51,7 +47,7 @@ class Reporter:
         try:
             record = ProgressRecord.open(int(fd)) if fd else None
         except OtherRecord as error:
-            raise SystemExit(last_words.refuse(str(error))) from None
+            raise SystemExit(failure_message.refuse(str(error))) from None
         channel = Channel.open(int(env[environment.CHANNEL_FD])) if env.get(environment.CHANNEL_FD) else None
         rank, round = int(env.get("RANK", "0")), int(env.get(environment.ROUND, "0"))
         output = env.get(environment.OUTPUT_DIR)
@@ -65,12 +61,12 @@ class Reporter:
         return self.record is not None
 
     def obeys_stop(self) -> None:
-        """Promise to look at `stop_at` after each step."""
+        """Promise to check `stop_at` after each step."""
         self.progress.flags |= OBEYS_STOP
         self.beat()
 
     def beat(self) -> None:
-        """A sign of life, with what has changed in `progress`."""
+        """Publish `progress`, as a sign of life."""
         if self.record is None:
             return
         now = time.monotonic_ns()
@@ -84,7 +80,7 @@ class Reporter:
         self.beat()
 
     def stepped(self, step: int, tokens: int) -> None:
-        """The host is done with a step in which this rank consumed `tokens`."""
+        """Note that the host has completed a step in which this rank consumed `tokens`."""
         self.progress.step = step
         self.progress.tokens += tokens
         self.rhythm.stepped(self.progress, time.monotonic_ns(), collective_counter.waited_ns())
@@ -94,52 +90,32 @@ class Reporter:
         self.beat()
 
     def loss(self, step: int, loss: float) -> None:
-        """The loss of a step has arrived; it is published with the next beat."""
+        """Note the loss of a step. It is published with the next beat."""
         self.progress.device_step, self.progress.loss = step, loss
 
     def control(self) -> Control:
         return self.record.control() if self.record is not None else Control()
 
     def metrics(self, **line: Any) -> None:
-        """Append a line to metrics.jsonl (rank 0 only). A step that is run again appears again, with its round.
+        """Append a line to metrics.jsonl, on rank 0 only. A step that is run again appears again, with its round.
 
-        A disk that is full costs lines, and no step of the training: the first line that is lost is told as an event.
+        On a full disk, lines are lost, but training continues: the first lost line is reported as an event.
         """
         if self.rank != 0 or self.output is None:
             return
         try:
-            self._append(self.output, json.dumps({k: finite(v) for k, v in line.items()}).encode() + b"\n")
+            self._metrics.append(self.output, line)
         except OSError as error:
             if not self._unwritten:
                 self._unwritten = True
                 self.event("MetricsNotWritten", f"{error}: training goes on, and lines of metrics.jsonl are missing")
 
-    def _append(self, output: Path, line: bytes) -> None:
-        """Append a whole line to metrics.jsonl, or nothing. Raises OSError."""
-        path = output / "metrics.jsonl"
-        if self._metrics_fd < 0:
-            output.mkdir(parents=True, exist_ok=True)
-            self._metrics_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        # One write: lines stay whole, whatever ends this process.
-        written = os.write(self._metrics_fd, line)
-        if written < len(line):
-            os.ftruncate(self._metrics_fd, os.fstat(self._metrics_fd).st_size - written)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
     def last_step_written(self) -> int:
-        """The step of the last whole line of metrics.jsonl; 0 without one, or on a rank that writes none."""
-        if self.rank != 0 or self.output is None:
-            return 0
-        try:
-            with open(self.output / "metrics.jsonl", "rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_LINES))
-                line = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
-            return int(json.loads(line)["step"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0
+        """Return the step of the last complete line of metrics.jsonl, 0 without one, or if this rank writes none."""
+        return 0 if self.rank != 0 or self.output is None else metrics_writer.last_step(self.output)
 
     def send(self, kind: str, fields: dict[str, Any], fds: list[int] | None = None) -> None:
-        """To the agent. An agent that is gone ends this rank soon, so that isn't an error here."""
+        """Send a message to the agent. An agent that is gone soon ends this rank, so that is not an error here."""
         if self.channel is None:
             return
         self._discard_replies()
@@ -149,7 +125,7 @@ class Reporter:
             print(f"trainmaster: the agent can't be told {kind}: {error}", file=sys.stderr)
 
     def event(self, reason: str, message: str) -> None:
-        """For people."""
+        """Report an event for people."""
         print(f"trainmaster: {reason}: {message}", file=sys.stderr, flush=True)
         self.send(wire.EVENT, {"reason": reason, "message": message})
 
@@ -168,7 +144,7 @@ class Reporter:
             memory.weigh(self.progress)
 
     def _discard_replies(self) -> None:
-        """Results of uploads: the agent reports them too, they only must not fill the socket."""
+        """Read and ignore results of uploads, so that they do not fill the socket. The agent reports them, too."""
         assert self.channel is not None
         if self.listened:
             return
@@ -181,8 +157,3 @@ class Reporter:
                 return
             for fd in received[1]:
                 os.close(fd)
-
-
-def finite(value: Any) -> Any:
-    """JSON has no NaN: such numbers become strings."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -26,11 +26,11 @@ from trainmaster.contract.wire.codes import Cause, ExitCode
 from trainmaster.contract.wire.progress_record import OtherRecord
 from trainmaster.host.failure_signatures import cause_of, code_of, is_cascade
 from trainmaster.host.own_package import OWN_FOLDERS
-from trainmaster.rank import last_words, observer, rendezvous
+from trainmaster.rank import failure_message, observer, rendezvous
 
 
 def run(entry: dict[str, Any]) -> int:
-    """Run `entry` to its end; returns its exit code. An exception is printed and told to the agent first."""
+    """Run `entry` to its end, and return its exit code. An exception is first printed and reported to the agent."""
     own_loop = entry["kind"] == "function"
     try:
         observer.install(own_loop=own_loop)
@@ -40,20 +40,21 @@ def run(entry: dict[str, Any]) -> int:
     except SystemExit as stop:
         code = exit_code(stop)
         if code:
-            last_words.tell_exit(code)
+            failure_message.tell_exit(code)
         return code
     except KeyboardInterrupt:
         traceback.print_exc()
         return 130
     except OtherRecord as error:  # this trainmaster is of another version than the agent's: its image has its own
-        return last_words.refuse(str(error))
+        return failure_message.refuse(str(error))
     except BaseException as error:  # noqa: BLE001  these are the last words: told, then the process ends with 1
         return _last_words(error)
     return 0
 
 
 def exit_code(stop: SystemExit) -> int:
-    """The exit code that the interpreter gives for this exception; prints a message as it does."""
+    """Return the exit code that the interpreter uses for this exception. A message is printed as the interpreter
+    does."""
     if stop.code is None:
         return 0
     if isinstance(stop.code, int):
@@ -67,7 +68,7 @@ INJECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "injected")
 
 
 def set_path(first: str) -> None:
-    """`sys.path` as a fresh interpreter would have it: `first`, PYTHONPATH, then what was there without either."""
+    """Set `sys.path` as in a new interpreter: `first`, PYTHONPATH, and then what was there without either."""
     given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     base = [p for p in sys.path if p and p not in given and p not in _launch_extras]
     sys.path[:] = [first, *(p for p in given if p != INJECTED), *base]
@@ -76,8 +77,8 @@ def set_path(first: str) -> None:
 def customize() -> None:
     """Import the `sitecustomize` of PYTHONPATH in this fork, as an interpreter does when it starts.
 
-    One that the zygote has imported when it started is there already. As in an interpreter, one that fails is told of,
-    and the program runs all the same.
+    One that the zygote imported at its start is there already. As in an interpreter, one that fails is reported, and
+    the program runs nevertheless.
     """
     given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     given = [p for p in given if p != INJECTED]
@@ -99,11 +100,11 @@ def customize() -> None:
 _CUSTOMIZATION = "sitecustomize"
 
 _launch_extras: set[str] = set()
-"""Entries of `sys.path` that belong to how the zygote itself was started."""
+"""Entries of `sys.path` that come from the start of the zygote itself."""
 
 
 def forget_launch_path() -> None:
-    """Called once by the zygote: what its own start put on `sys.path` is not the ranks'."""
+    """Note what the zygote's own start has put on `sys.path`, so that ranks do not get it. The zygote calls it once."""
     given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     _launch_extras.update([os.getcwd(), *given])
 
@@ -132,9 +133,9 @@ def _run_file(path: str, args: list[str]) -> None:
     sys.argv = [path, *args]
     if not os.path.exists(path):
         print(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: no such file", file=sys.stderr)
-        last_words.tell(Cause.CONFIG_ERROR, f"the script {path} does not exist", "")
+        failure_message.tell(Cause.CONFIG_ERROR, f"the script {path} does not exist", "")
         raise SystemExit(2)
-    # As the interpreter does, so that a script finds what lies beside it after it has changed its directory.
+    # As the interpreter does, so that a script finds files in its folder after it has changed its directory.
     path = os.path.abspath(path)
     if pkgutil.get_importer(path) is not None:  # a folder or a zip file, which holds a __main__.py
         set_path(path)
@@ -176,8 +177,11 @@ def _last_words(error: BaseException) -> int:
 
 
 def _call_hook(error: BaseException, code: int) -> int:
-    """Have the script's own `sys.excepthook` show the exception, as the interpreter does: trackers of experiments learn
-    by it that a run has failed. Return the exit code, which the hook may change by SystemExit."""
+    """Let the script's own `sys.excepthook` show the exception, as the interpreter does.
+
+    Experiment trackers learn from it that a run has failed. Return the exit code, which the hook may change by
+    SystemExit.
+    """
     try:
         sys.excepthook(type(error), error, _user_frames(error))
     except SystemExit as stop:
@@ -200,7 +204,7 @@ def tell_last_words(error: BaseException) -> ExitCode:
     if isinstance(error, SyntaxError):  # whose first lines are the place, not the name
         message = f"{type(error).__name__}: {error}"
     cause, cascade = cause_of(text), is_cascade(text)
-    last_words.tell(cause, message, text, cascade=cascade, step=observer.step())
+    failure_message.tell(cause, message, text, cascade=cascade, step=observer.step())
     return code_of(cause, cascade)
 
 
@@ -209,8 +213,11 @@ def _user_traceback(error: BaseException) -> str:
 
 
 def _user_frames(error: BaseException) -> types.TracebackType | None:
-    """The frames of the traceback without those of the agent and of runpy above the user's first one. An error in the
-    syntax of the program itself has no frame of the user's, and is shown without any, as the interpreter does it."""
+    """Return the frames of a traceback without those of the agent and of runpy above the user's first frame.
+
+    A syntax error of the program itself has no frame of the user's, and is shown without frames, as the interpreter
+    does it.
+    """
     frames = error.__traceback__
     ours = (*OWN_FOLDERS, "<frozen runpy>", runpy.__file__ or "")
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(tuple(filter(None, ours))):

@@ -1,1 +1,1 @@
-"""The training loops, ours and a script's own, and what happens around a step."""
+"""The training loops, our own and those of scripts, and what happens around a step."""

@@ -1,7 +1,7 @@
-"""Kernels that compute the same bits each time: `training.deterministic`.
+"""Kernels that compute the same bits each time (`training.deterministic`).
 
-On a GPU some of torch's kernels add in the order in which threads happen to come by. A run that is killed and resumed
-has the losses of an undisturbed one, bit by bit, only without those.
+On a GPU, some of torch's kernels add numbers in the order in which threads finish. Only without these kernels does a
+run that is killed and resumed have the same losses as an undisturbed run, bit by bit.
 """
 
 from __future__ import annotations

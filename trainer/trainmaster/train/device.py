@@ -1,4 +1,5 @@
-"""Which device a rank of our own loop computes on: one of its node's for each local rank, or the CPU for all."""
+"""The device that a rank of our own loop computes on: one device of the node for each local rank, or the CPU for
+all."""
 
 from __future__ import annotations
 
@@ -13,23 +14,23 @@ from trainmaster.errors import ConfigError
 
 @dataclass(frozen=True)
 class Choice:
-    """`words`: why ranks have no device although the node has some; "" where that is not so."""
+    """A device. `words` says why ranks compute on the CPU although the node has devices, and is "" otherwise."""
 
     device: torch.device
     words: str = ""
 
 
 def choose(asked: Device, local_rank: int, ranks: int, *, cuda: int, mps: bool) -> Choice:
-    """Return the device of a rank. It depends on facts that all ranks of a node share, so they choose alike.
+    """Return the device of a rank. All ranks of a node get the same kind, because it depends on facts that they share.
 
-    `ranks`: how many the node has. `cuda`: how many CUDA devices they see. `mps`: whether there is an MPS device.
-    Raises ConfigError if there is no device of the kind that was asked for.
+    `ranks` is the number of ranks of the node, `cuda` the number of CUDA devices that they see, and `mps` says whether
+    there is an MPS device. Raises ConfigError if there is no device of the kind that was asked for.
     """
     if asked == "CPU":
         return Choice(torch.device("cpu"))
     if asked == "MPS":
-        why = "this machine has none" if not mps else "it has no float64, in which losses are summed"
-        raise ConfigError(f"training.device: MPS can't be used: {why}; CPU would do")
+        why = "this machine has no such device" if not mps else "losses are summed in float64, which MPS does not have"
+        raise ConfigError(f"training.device: MPS cannot be used, because {why}; use CPU")
     if cuda >= ranks:
         return Choice(torch.device("cuda", local_rank))
     has = f"this node has {_count(cuda, 'CUDA device')} for {_count(ranks, 'rank')}"
@@ -41,7 +42,7 @@ def choose(asked: Device, local_rank: int, ranks: int, *, cuda: int, mps: bool) 
 
 
 def of_this_rank(asked: Device) -> Choice:
-    """Return the device of this rank, and make it torch's current one. Raises ConfigError."""
+    """Return the device of this rank, and make it torch's current device. Raises ConfigError as `choose` does."""
     local_rank = int(os.environ.get("LOCAL_RANK") or 0)
     ranks = max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), local_rank + 1)
     cuda = torch.cuda.device_count() if asked != "CPU" and torch.cuda.is_available() else 0

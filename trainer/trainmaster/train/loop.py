@@ -1,4 +1,4 @@
-"""Our own training loop: what a rank of the framework Trainmaster runs (`python -m trainmaster.train.loop`)."""
+"""Our own training loop, which a rank of the framework Trainmaster runs (`python -m trainmaster.train.loop`)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ from trainmaster.optim import optimizer
 from trainmaster.parallel.blocks import precision
 from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.rank import exception_verdict, injected_faults
-from trainmaster.rank.reporter import Reporter, finite
+from trainmaster.rank.metrics_writer import finite
+from trainmaster.rank.reporter import Reporter
 from trainmaster.reduce.outer import Outer
 from trainmaster.tools.profiling import Profiler
 from trainmaster.train import determinism, microbatch
@@ -63,16 +64,16 @@ LAST_WRITE_LIMIT_S = 10.0
 
 
 class Training:
-    """One rank's part of a run, from rendezvous to the last step."""
+    """One rank's part of a run, from the rendezvous to the last step."""
 
     def __init__(self, config: TrainingConfig, reporter: Reporter) -> None:
         self.reporter = reporter
         self.step = 0  # completed: the boundary that the parameters and the optimizer stand at
         self.first = 1  # step of this round
         self.consumed = 0  # samples
-        self.own_tokens = 0  # of this rank in the step under way
+        self.own_tokens = 0  # tokens that this rank counts in the current step
         self.last_loss = math.nan
-        self.numbers: dict[str, Any] = {}  # of the newest step whose numbers have arrived
+        self.numbers: dict[str, Any] = {}  # metrics of the newest step whose numbers have arrived
         self.under_way: list[StepRecord] = []
         self.step_s = 0.0  # what the last step took, without saving to memory
         self.divergence = Divergence(config.divergence)
@@ -112,7 +113,7 @@ class Training:
             raise ConfigError(str(error)) from None
         self.log.print_note(words)
         self.noise = NoiseScale.of(config, self.degrees, self.micro, self.accumulation)
-        self.first_squared: Tensor | None = None  # of the step's first micro-batch, where it is asked for
+        self.first_squared: Tensor | None = None  # squared norm of the first micro-batch's gradient, if asked for
         self.source = data.build(config)
         self.prefetch = Prefetch(self.source)
         self.evaluation: Evaluation | None = None
@@ -150,7 +151,7 @@ class Training:
         reporter.progress.built_ns = time.monotonic_ns()
 
     def _objects(self) -> dict[str, Any]:
-        """What checkpoints hold."""
+        """Return the objects that checkpoints hold, by name."""
         if self.outer is not None:
             own = islands.prefix(self.parallel.mesh.coordinate("island"))
             return {
@@ -163,7 +164,7 @@ class Training:
         return {"model": self.model, "optimizer": self.optimizer, **kept}
 
     def resume(self) -> None:
-        """Go on from the newest valid checkpoint, or start."""
+        """Restore the newest valid checkpoint, or start from the beginning if there is none."""
         found = self.session.restore(Resume.from_environment(self.config.model, self.config.optimizer.name))
         self.loggers.begin(found.manifest.step if found is not None else 0)
         if found is not None:
@@ -187,7 +188,7 @@ class Training:
         self.reporter.resumed(self.step, found.path if found else None, found.tier if found else "")
 
     def run(self) -> int:
-        """Train to the end, or until asked to stop. Returns the exit code."""
+        """Train to the last step, or until asked to stop. Return the exit code."""
         every, first = self.config.checkpoint.every, self.first
         self.reporter.obeys_stop()
         self.reporter.phase(Phase.STEP)
@@ -215,10 +216,10 @@ class Training:
         return ExitCode.OK
 
     def one_step(self) -> None:
-        """Forward, backward, the last all-reduce, then the optimizer.
+        """Compute forward, backward, the last all-reduce, and then the optimizer's step.
 
-        Whoever passes the all-reduce needs no other rank to complete the step, so ranks never stand further apart
-        than one step, and the laggards can roll forward (see `roll_forward`).
+        A rank that gets past the all-reduce needs no other rank to complete the step. So ranks are never more than one
+        step apart, and ranks that are behind can complete the step later (see `roll_forward`).
         """
         began = time.monotonic()
         step = self.step + 1
@@ -230,7 +231,7 @@ class Training:
         self.session.settle()
         injected_faults.at_step(step, self.world.rank, lambda: injected_faults.gradients(self.model.parameters()))
 
-        # Over the whole world: the same bits on all ranks, so all clip alike, all stop alike and all save alike.
+        # Over the whole world: with the same bits on all ranks, all of them clip, stop and save in the same way.
         due, to_record = self.session.due(step), self.profiler.wish(step)
         costs = self._no_costs
         if due or to_record:
@@ -261,7 +262,7 @@ class Training:
                     self.session.interval.saved(step, save_s, step_s)
 
     def _complete(self, prepared: Prepared, totals: Tensor) -> None:
-        """Apply the gradients of a step, given what the last all-reduce has summed. Needs no other rank."""
+        """Apply the gradients of a step, with the sums of its last all-reduce. It needs no other rank."""
         step, config = prepared.step, self.config
         norms = totals[6:].sqrt()
         norm = self.scale.unscaled(norms[self.island])
@@ -293,7 +294,8 @@ class Training:
         self.session.boundary()
 
     def _factor(self, norm: Tensor) -> Tensor | None:
-        """What gradients of this norm are multiplied by: clipped, and without the loss's scale."""
+        """Return the factor of gradients with this norm, which clips them and removes the loss scale; None if it is
+        1."""
         if self.config.optimizer.clipNorm > 0:
             factor = (self.config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
             return self.scale.unscaled(factor)
@@ -304,7 +306,7 @@ class Training:
         return self.step >= self.config.steps or (self.evaluation is not None and self.evaluation.scores.stops)
 
     def _evaluate(self) -> bool:
-        """Evaluate the last completed step if it is its turn. Returns whether it is to be saved as the best so far."""
+        """Evaluate the last completed step if it is due. Return True if it is to be saved as the best step so far."""
         evaluation = self.evaluation
         if evaluation is None or not evaluation.due(self.step):
             return False
@@ -319,7 +321,7 @@ class Training:
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
-        """The model is what a user will get, meanwhile."""
+        """A context in which the model has the parameters that a user will get."""
         if self.outer is None:
             yield
             return
@@ -336,23 +338,24 @@ class Training:
         self.loggers.evaluation(scores.step, scores.loss)
 
     def save(self) -> None:
-        """Start a checkpoint of the last completed step. Raises Diverged rather than keep what isn't finite."""
+        """Start a checkpoint of the last completed step. Raises Diverged instead if the step's numbers are not
+        finite."""
         self._settle(wait=True)
         self.session.save(self.step, self._common(), beside=True)
 
     def memory(self) -> str:
-        """Who has it, in words: for when it has run out."""
+        """Return a sentence that says what takes this rank's memory, for when it is exhausted."""
         kept = [*(self.reducer.memory() if self.reducer is not None else ())]
         kept += self.outer.memory() if self.outer is not None else ()
         return memory_report.report(self.model, self.optimizer, kept, self.activations, self.world.device)
 
     def park(self) -> None:
-        """After a failure: save the last completed step where others find it, and wait for the end."""
+        """After a failure, save the last completed step to the agent's memory, and wait until the process is ended."""
         self.rescue.park()
         self.session.drain(LAST_WRITE_LIMIT_S)
 
     def _save_in_need(self) -> int | None:
-        """Save the last completed step; then the next one, if any rank got the sums that this one lacks."""
+        """Save the last completed step, and then the next one, if any rank has the sums that this rank lacks."""
         prepared = self.prepared
         # While another thread than the main one saves, that may still be in the last all-reduce, and get through.
         raised = threading.current_thread() is threading.main_thread()
@@ -395,9 +398,9 @@ class Training:
         }
 
     def _forward_backward(self) -> tuple[Tensor, int, int]:
-        """(this rank's summand of the step's loss, valid tokens of the whole step, those that this rank speaks for).
+        """Compute the gradients of a step, which are then sums over the ranks of an island.
 
-        Gradients are complete sums after it, over the ranks of an island.
+        Return (this rank's summand of the step's loss, valid tokens of the whole step, tokens that this rank counts).
         """
         count = self.config.batch.global_
         tokens = share = self.source.valid_tokens(self.consumed, count)
@@ -415,13 +418,13 @@ class Training:
         return loss if share == tokens else loss * (share / tokens), tokens, self.own_tokens
 
     def _slots(self) -> range:
-        """Which of the batch's sequences each of this rank's micro-batches begins with."""
+        """Return the positions in the batch of the first sequence of each of this rank's micro-batches."""
         share = self.micro * self.accumulation
         first = self.parallel.mesh.data_rank * share
         return range(first, first + share, self.micro)
 
     def _micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's part of the step's samples, on its device: tokens and targets."""
+        """Yield this rank's part of the step's samples as (tokens, targets) on its device."""
         device, mesh = self.world.device, self.parallel.mesh
         slots = [range(first, first + self.micro) for first in self._slots()]
         asked, self.first_squared = self.noise is not None and self.noise.due(self.step + 1), None
@@ -431,7 +434,7 @@ class Training:
                 # The first one's backward pass is over, and no other has begun.
                 self.first_squared = parallel.gradient_norm_squared(self.model)
             inputs, targets = self.parallel.own(batch.inputs), self.parallel.own(batch.targets)
-            if mesh.speaks:
+            if mesh.counts_tokens:
                 whole = targets.shape == batch.targets.shape
                 self.own_tokens += batch.valid_tokens if whole else int((targets != data.IGNORED).sum())
             yield to_device(inputs, device), to_device(targets, device)
@@ -442,7 +445,8 @@ class Training:
         self.reporter.stepped(record.step, record.own_tokens)
 
     def _settle(self, wait: bool) -> None:
-        """Publish what has arrived of the steps under way; of all but the newest step in any case."""
+        """Publish the numbers that have arrived, or, with `wait`, all numbers. Only the newest step may stay
+        unpublished."""
         while self.under_way and (wait or len(self.under_way) > 1 or self.under_way[0].reading.arrived()):
             record = self.under_way.pop(0)
             self._check_sound(record)
@@ -469,7 +473,7 @@ class Training:
             self.loggers.step(self.numbers)
 
     def _sent(self) -> dict[str, int]:
-        """Bytes of a step, where they aren't what anybody would reckon."""
+        """Return the bytes that a step sends, if gradients are compressed or there are islands, else {}."""
         source = self.reducer or self.outer
         if source is None:
             return {}
@@ -477,7 +481,7 @@ class Training:
         return {"gradient_bytes": sent, "gradient_bytes_uncompressed": plain}
 
     def _noise(self, record: StepRecord, norm: float) -> dict[str, float]:
-        """The gradient noise scale, in steps that tell something of it."""
+        """Return the gradient noise scale in steps that have an estimate, else {}."""
         first = record.first_norm()
         if self.noise is None or not first:
             return {}
@@ -497,7 +501,7 @@ class Training:
             raise Diverged(finding, samples=(skips.position(start), skips.position(start + count - 1) + 1))
 
     def _write_down(self, numbers: dict[str, Any]) -> None:
-        """Survivors may have completed a step whose numbers rank 0 didn't come to write down."""
+        """Write the numbers of the step that was restored, if rank 0 had not written them before the failure."""
         if numbers.get("step") != self.step:
             return
         self.numbers, self.last_loss = numbers, numbers["loss"]
@@ -506,7 +510,7 @@ class Training:
             self.loggers.step(numbers)
 
     def _leave(self) -> int:
-        """Stop on request: the step is saved once all ranks are here, and another world goes on with it."""
+        """Stop on request: save the step when all ranks have reached it. Another world continues from it."""
         self.save()
         self.reporter.phase(Phase.DRAIN)
         self.session.finish()
@@ -533,10 +537,10 @@ class Training:
 
 
 def read_config() -> TrainingConfig:
-    """The config that the agent passes. Raises ConfigError, all problems at once."""
+    """Return the config that the agent passes. Raises ConfigError with all problems at once."""
     raw = os.environ.get(environment.CONFIG)
     if not raw:
-        raise ConfigError(f"{environment.CONFIG} is not set: this loop is started by an agent, or with a config in it")
+        raise ConfigError(f"{environment.CONFIG} is not set: an agent sets it, or set it to the config of a training")
     try:
         return TrainingConfig.model_validate_json(raw)
     except ValidationError as error:
@@ -545,7 +549,7 @@ def read_config() -> TrainingConfig:
 
 
 def main() -> NoReturn:
-    """Run this rank. Ends with SystemExit; after a failure the process ends here, with its last words said."""
+    """Run this rank. It ends with SystemExit; after a failure, it first sends its last words to the agent."""
     allocator.keep_memory()
     reporter = Reporter.from_environment()
     training = None

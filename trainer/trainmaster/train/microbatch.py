@@ -1,8 +1,8 @@
-"""The largest micro-batch that fits, found before the first step (`batch.autoMicro`).
+"""The largest micro-batch that fits into memory, found before the first step (`batch.autoMicro`).
 
-By the planner's estimate of a rank's memory, not by trying: on CPU a try that fails ends the process, and a restart
-would have to try again. Ranks take the same one, that of the rank with the least memory. It depends on limits alone,
-not on what happens to be free, so a run that goes on computes as before.
+It comes from the planner's estimate of a rank's memory, not from trials: on a CPU a failed trial ends the process, and
+a restart would have to try again. All ranks use the size of the rank with the least memory. It depends only on limits,
+not on the memory that is free now, so a resumed run computes as before.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from trainmaster.host import atomic_write, memory, pod
 from trainmaster.train.process_group import World
 
 PROCESS = 512 << 20
-"""Bytes of a process on CPU that no tensor has: Python, torch, its threads and buffers of collectives."""
+"""Bytes of a process on CPU that no tensor uses: Python, torch, its threads and buffers of collectives."""
 CONTEXT = 1 << 30
-"""Bytes of a device that no tensor has: its context, libraries' work space, buffers of collectives."""
+"""Bytes of a device that no tensor uses: its context, work space of libraries, buffers of collectives."""
 USABLE = 0.9
-"""Of what is left, the share that an estimate may take: it is off by some percents, and allocators leave gaps."""
+"""The share of the remaining memory that an estimate may use: it is a few percent off, and allocators leave gaps."""
 
 
 def settle(config: TrainingConfig, world: World, kept: Path | None) -> tuple[TrainingConfig, str]:
-    """(config with a number for batch.micro, what to tell people). Collective.
+    """Return (config with a number for batch.micro, a sentence for people or ""). All ranks must call it.
 
-    kept: a file beside the checkpoints where rank 0 notes what it found, so that a restart needn't find it again.
+    `kept` is a file in the checkpoint folder where rank 0 stores the result, so that a restart need not compute it
+    again.
     """
     if not config.batch.autoMicro:
         return config, ""
@@ -55,7 +56,8 @@ def settle(config: TrainingConfig, world: World, kept: Path | None) -> tuple[Tra
 
 
 def largest(config: TrainingConfig, ranks: int, budget: int) -> tuple[int, int]:
-    """(the largest micro-batch that fits into `budget` bytes of a rank, or the smallest; its estimated bytes)."""
+    """Return (micro-batch, its estimated bytes): the largest that fits into `budget` bytes of a rank, or the
+    smallest."""
     from trainmaster.tools.planner.estimate import with_largest_micro_batch
     from trainmaster.tools.planner.layouts import Layout
     from trainmaster.tools.planner.machine import Machine
@@ -68,7 +70,10 @@ def largest(config: TrainingConfig, ranks: int, budget: int) -> tuple[int, int]:
 
 
 def _elsewhere(config: TrainingConfig, ranks: int, budget: int) -> tuple[int, int]:
-    """`largest` in a process of its own: it plays all layouts' worlds, and a process can be in one alone."""
+    """Return `largest`, computed in another process.
+
+    The estimate creates the worlds of all layouts, and a process can be in only one world.
+    """
     asked = json.dumps({"config": config.model_dump(mode="json"), "ranks": ranks, "budget": budget})
     command = [sys.executable, "-m", "trainmaster.train.microbatch"]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
@@ -79,7 +84,7 @@ def _elsewhere(config: TrainingConfig, ranks: int, budget: int) -> tuple[int, in
 
 
 def main() -> None:
-    """What `_elsewhere` starts."""
+    """Compute `largest` in the process that `_elsewhere` starts."""
     asked = json.load(sys.stdin)
     config = TrainingConfig.model_validate(asked["config"])
     print(json.dumps(largest(config, asked["ranks"], asked["budget"])))
@@ -107,7 +112,7 @@ def _known(config: TrainingConfig, ranks: int, budget: int, kept: Path | None) -
 
 
 def _budget(world: World) -> int:
-    """Bytes that the tensors of this rank may take."""
+    """Return the bytes that the tensors of this rank may take."""
     if world.device.type == "cuda":
         return int((torch.cuda.get_device_properties(world.device).total_memory - CONTEXT) * USABLE)
     group, in_pod = memory.container(), pod.size()
@@ -123,7 +128,7 @@ def _machine() -> int:
 
 
 def _ranks_of_machine(world: World) -> int:
-    """How many ranks this machine has, in whatever containers. Collective."""
+    """Return the number of ranks on this machine, in all containers. All ranks must call it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     mine = torch.tensor(int.from_bytes(hashlib.sha256(boot).digest()[:7], "big"))
     every = [torch.empty_like(mine) for _ in range(world.size)]

@@ -1,4 +1,4 @@
-"""How a rank joins the others: the process group, its device, the store that all ranks share."""
+"""How a rank joins the others: the process group, its device, and the store that all ranks share."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from trainmaster.train import device
 
 START_TIMEOUT = timedelta(minutes=10)
 STEP_TIMEOUT = timedelta(seconds=60)
-"""Of a collective on CPU once all ranks have stepped: gloo can't be aborted, so the limit is what frees a rank."""
+"""Limit of a collective on CPU after the first step: gloo can't be aborted, so only the limit frees a rank."""
 
 
 @dataclass(frozen=True)
 class World:
+    """The world that this rank has joined."""
+
     rank: int
     size: int
     device: torch.device
@@ -29,9 +31,10 @@ class World:
 
     @classmethod
     def join(cls, asked: Device) -> World:
-        """Rendezvous by the environment (torchrun's variables); alone without it. asked: the kind of device.
+        """Join the process group that torchrun's environment variables describe, or a world of one rank without them.
 
-        Raises ConfigError if there is no such device, or nobody to meet.
+        `asked` is the kind of device. Raises ConfigError if there is no such device, or no address for a world of
+        several ranks.
         """
         size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
         choice = device.of_this_rank(asked)
@@ -47,7 +50,7 @@ class World:
         return cls(rank, size, choice.device, shared_store(), choice.words)
 
     def shorten_timeouts(self) -> None:
-        """After the first step no collective waits for imports, compilation or loading any more."""
+        """Shorten the limits of collectives. After the first step, none waits for imports, compilation or loading."""
         if self.device.type == "cpu":
             # Public since torch 2.14.
             set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
@@ -55,7 +58,8 @@ class World:
 
 
 def shared_store() -> Any:
-    """The default process group's store under a prefix of ours; a private one without a process group."""
+    """Return the store of the default process group with a prefix of ours, or a private store without a process
+    group."""
     if dist.is_initialized():
         return dist.PrefixStore("trainmaster", dist.distributed_c10d._get_default_store())
     return dist.HashStore()

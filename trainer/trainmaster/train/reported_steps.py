@@ -1,4 +1,4 @@
-"""Steps that a script tells one by one, of any framework and without torch: `run.report(step=12, loss=loss)`."""
+"""Steps that a script reports one by one, with any framework and without torch: `run.report(step=12, loss=loss)`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ToldSteps:
 
     @property
     def step(self) -> int:
-        """The last completed step."""
+        """Return the number of the last completed step, 0 before the first one."""
         return self._step
 
     def report(self, loss: Any = None, tokens: int = 0, *, step: int | None = None, **metrics: Any) -> None:
@@ -48,8 +48,10 @@ class ToldSteps:
 
 
 def complete(reporter: Reporter, step: int, loss: Any, tokens: int, metrics: dict[str, Any]) -> int:
-    """Publish that `step` is completed, and return it. A fault of this step strikes here. Raises ValueError for a step
-    below 1."""
+    """Publish that `step` is completed, and return it. An injected fault of this step takes effect here.
+
+    Raises ValueError for a step below 1.
+    """
     step = int(step)
     if step < 1:
         raise ValueError(f"run.report(step={step}): steps are counted from 1")

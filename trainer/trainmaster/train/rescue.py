@@ -1,8 +1,8 @@
-"""What a rank does when the world around it breaks: it saves the last completed step to its agent's memory, then waits.
+"""What a rank does when its world breaks: it saves the last completed step to its agent's memory, and then waits.
 
-Most ranks raise when a peer dies; those save in their own thread. One that is stuck in a collective can't, so a thread
-that listens to the agent does it for it. Parameters and optimizer hold the last completed step at any time except while
-the optimizer runs: `frozen` is held then.
+Most ranks raise an exception when a peer dies, and save in their own thread. A rank that is stuck in a collective
+cannot, so a thread that listens to the agent saves for it. Parameters and optimizer hold the last completed step at all
+times except while the optimizer runs; then `frozen` is held.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ from trainmaster.contract.wire.progress_record import RESCUES
 from trainmaster.rank.reporter import Reporter
 
 PARK_LIMIT_S = 10.0
-"""How long a rank that has failed waits for its agent's verdict on it before it ends of itself."""
+"""Seconds that a rank that has failed waits to be ended by its agent, before it ends on its own."""
 
 
 _current: Rescue | None = None
 
 
 def park() -> None:
-    """Of a script that ends by an exception, after its last words: what `Rescue.park` does, if it takes part."""
+    """Call `Rescue.park` for a script that ends by an exception, after its last words, if it takes part in rescues."""
     if _current is not None:
         _current.park()
 
 
 class Rescue:
-    """`save` writes the state of the last completed step and returns that step, or None if there is nothing to save."""
+    """Saves the state of the last completed step after a failure.
+
+    `save` writes the state and returns the step, or None if there is nothing to save.
+    """
 
     def __init__(self, reporter: Reporter, save: Callable[[], int | None]) -> None:
         self.frozen = threading.Lock()
@@ -43,7 +46,7 @@ class Rescue:
         self._released = threading.Event()
 
     def watch(self) -> None:
-        """Promise to the agent that a rescue can be asked for."""
+        """Tell the agent that this rank can be asked for a rescue, and listen for it."""
         if self._watching or self._reporter.channel is None:
             return
         global _current
@@ -54,11 +57,11 @@ class Rescue:
         self._reporter.beat()
 
     def asked_s(self) -> float | None:
-        """How long ago the agent asked for a rescue, None if it didn't."""
+        """Return the seconds since the agent asked for a rescue, or None if it did not."""
         return None if self._asked is None else time.monotonic() - self._asked
 
     def park(self) -> None:
-        """After the last words: save, and wait for the end. Returns if nobody ends this process."""
+        """Save after the last words, and wait until the process is ended. Return after PARK_LIMIT_S seconds at most."""
         if self._watching:
             self._rescue()
             self._released.wait(PARK_LIMIT_S)
@@ -83,8 +86,10 @@ class Rescue:
                 self._rescue()
 
     def _rescue(self) -> None:
-        """Save, and tell the agent. `frozen` isn't given back: no step may follow. A rank that was asked and then fails
-        too waits for what is being saved, and saves nothing more."""
+        """Save, and tell the agent. `frozen` is not released, because no step may follow.
+
+        A rank that was asked and then fails, too, waits for the save that is under way, and saves nothing more.
+        """
         with self._once:
             if not self._over:
                 self._freeze_and_save()

@@ -1,8 +1,8 @@
-"""What completes a step for ranks that lost a peer inside its last all-reduce: the sums that others did get.
+"""How ranks that lost a peer inside of a step's last all-reduce complete the step: with the sums of other ranks.
 
-Who has passed that all-reduce needs nobody to complete the step; who has not holds its own gradients and lacks only the
-sums. So when the world breaks, ranks put the sums of their last step into the round's store, which outlives ranks, and
-those behind complete it, too. Nothing is done as long as nothing fails.
+A rank that got past this all-reduce needs no other rank to complete the step. A rank that did not has its own gradients
+and lacks only the sums. So when the world breaks, ranks put the sums of their last step into the round's store, which
+outlives ranks, and the ranks behind complete the step with them. Nothing is done as long as nothing fails.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ from torch import Tensor
 from trainmaster.host import pod
 
 STORE_LIMIT_S = 2.0
-"""For the store to answer at all: it may be lost with its machine."""
+"""Seconds that the store has to answer at all: it may be lost with its machine."""
 OTHERS_LIMIT_S = 8.0
-"""For the other ranks to find out that the world is broken: some are still computing."""
+"""Seconds that the other ranks have to notice that the world is broken: some are still computing."""
 HURRY_S = 1.0
-"""The same once the agent waits: others have been asked by theirs then, and a thread of each answers..."""
+"""The same, in seconds, if the agent waits: then the agents of other ranks have asked them, too, and a thread of each
+answers."""
 POD_HURRY_S = 0.1
-"""...but if no more ranks are silent than a pod has, they may all be dead."""
+"""The same, in seconds, if no more ranks are silent than a pod has, because these may all be dead."""
 _POLL_S = 0.002
 
 
 class LastSums:
-    """`store`: the round's. `asked_s()`: for how long the agent has been waiting for this rank; None: it isn't."""
+    """The sums of the last step. `store` is the round's store.
+
+    `asked_s()` returns the seconds since the agent asked for a rescue of this rank, or None if it did not.
+    """
 
     def __init__(self, store: Any, world_size: int, asked_s: Callable[[], float | None]) -> None:
         self._store, self._world_size, self._asked_s = store, world_size, asked_s
@@ -38,17 +42,17 @@ class LastSums:
         self._counted = False
 
     def passed(self, step: int, sums: Tensor) -> None:
-        """`sums` (float64) complete `step` on this rank, and on any other."""
+        """Note that `sums` (float64) complete `step`, on this rank and on every other one."""
         self._known = (step, sums)
 
     def tell(self, *, last_word: bool) -> None:
-        """When the world is broken: what this rank knows. `last_word`: it won't know more."""
+        """Publish what this rank knows, after the world broke. With `last_word`, it will not know more."""
         if not self._counted:
             self._counted = last_word
             _in_time(lambda: self._tell(last_word), STORE_LIMIT_S)
 
     def ask(self, step: int) -> Tensor | None:
-        """The sums of `step`, if any rank has got them; None once all have spoken, or it takes too long."""
+        """Return the sums of `step` if any rank has them, or None once all ranks have answered or a limit is over."""
         found = _in_time(lambda: self._ask(step), OTHERS_LIMIT_S + STORE_LIMIT_S)
         return found if isinstance(found, Tensor) else None
 
@@ -62,7 +66,7 @@ class LastSums:
     def _ask(self, step: int) -> Tensor | None:
         deadline = time.monotonic() + OTHERS_LIMIT_S
         while True:
-            # In this order: whoever was counted has set what it knows.
+            # In this order: a rank that is counted has already published what it knows.
             silent = self._world_size - self._store.add("sums/told", 0)
             if self._known is not None and self._known[0] == step:  # this rank was asked while it was being told them
                 self._tell(False)
@@ -74,7 +78,7 @@ class LastSums:
             time.sleep(_POLL_S)
 
     def _gives_up(self, silent: int) -> bool:
-        """One rank at least is dead, and says nothing."""
+        """Return True if no further answer is to be expected: at least one rank is dead and does not answer."""
         if silent <= 1:
             return True
         asked_s = self._asked_s()
@@ -86,7 +90,7 @@ def _key(step: int) -> str:
 
 
 def _in_time(act: Callable[[], Any], limit_s: float) -> Any:
-    """What `act` returns; None if it fails or takes too long: a call to a store that is lost can hang."""
+    """Return what `act` returns, or None if it fails or takes too long: a call to a lost store can hang."""
     results: list[Any] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""What is known of a step at the moments between its gradients and its numbers."""
+"""What is known of a step between the end of its backward pass and the arrival of its numbers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from trainmaster.train.transfer import Reading
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step whose numbers may still be on their way from the device."""
+    """A completed step whose numbers may still be on their way from the device."""
 
     step: int
     reading: Reading  # loss, gradient norm, steps to record, norm of the first micro-batch; in fp16 also the loss scale
-    tokens: int  # of the whole world
-    own_tokens: int  # of this rank
+    tokens: int  # tokens of the whole world
+    own_tokens: int  # tokens that this rank counts
     rate: float
     seconds: float = math.nan
 
     def numbers(self) -> tuple[float, float, dict[str, Any]]:
-        """(loss, gradient norm, what is told besides). Waits for the device if they haven't arrived."""
+        """Return (loss, gradient norm, further metrics). It waits for the device if they have not arrived."""
         loss, norm, _, _, *scale = self.reading.values()
         if not scale:
             return loss, norm, {}
@@ -30,24 +30,25 @@ class StepRecord:
         return loss, 0.0, {"loss_scale": scale[0], "skipped": True}  # gradients that were dropped
 
     def to_record(self) -> int:
-        """How many steps are to be recorded, as all ranks know by this step; 0 nearly always."""
+        """Return how many steps are to be recorded for a profile, the same on all ranks; nearly always 0."""
         return round(self.reading.values()[2])
 
     def first_norm(self) -> float:
-        """Of the first micro-batch's gradient, as it is summed with the others; 0 where nobody asked."""
+        """Return the norm of the first micro-batch's gradient, as it is summed with the others; 0 if it was not asked
+        for."""
         return self.reading.values()[3]
 
     def finite(self) -> bool:
-        """Waits for the device if the numbers haven't arrived."""
+        """Return True if loss and norm are finite. It waits for the device if they have not arrived."""
         loss, norm, _ = self.numbers()
         return math.isfinite(loss) and math.isfinite(norm)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A step whose gradients are complete: only the sums over all ranks are missing."""
+    """A step whose gradients are complete on this rank: only the sums over all ranks are missing."""
 
     step: int
-    tokens: int  # of the whole world
-    own_tokens: int  # of this rank
+    tokens: int  # tokens of the whole world
+    own_tokens: int  # tokens that this rank counts
     began: float  # by the monotonic clock

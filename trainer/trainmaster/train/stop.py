@@ -1,4 +1,4 @@
-"""Stopping on request: every rank saves the same step, then leaves. Ranks only read their memory for it."""
+"""Stopping on request: all ranks save the same step and then leave. Ranks only read their progress record for it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _POLL_S = 0.0003
 
 
 def stop_binds(reporter: Reporter, step: int) -> bool:
-    """Whether to save and leave after `step`, the last completed one.
+    """Return True if this rank is to save and leave after `step`, the last completed one.
 
-    A rank that has reached `stop_at` waits until all others have seen it too (then it binds), or until it moves up
-    because one of them had passed it already.
+    A rank that has reached `stop_at` waits until all others have seen it, too, so that it binds, or until it is raised
+    because one of them had already passed it.
     """
     while True:
         control = reporter.control()

@@ -1,4 +1,4 @@
-"""Numbers on their way between the host and a device, for which neither waits."""
+"""Numbers on their way between the host and a device, for which neither of them waits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import torch
 
 
 def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """`values` of the host on `device`. What is done there with them waits for them; the host does not: it would, if
-    they came from memory that the kernel may move."""
+    """Return `values` of the host on `device`.
+
+    Operations on the device wait for the copy; the host does not wait, because the values are copied from pinned
+    memory.
+    """
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
@@ -26,10 +29,11 @@ class Reading:
             self._host = values.to("cpu", copy=True)
 
     def arrived(self) -> bool:
+        """Return True if the numbers are on the host."""
         return self._event is None or self._event.query()
 
     def values(self) -> list[float]:
-        """The numbers; waits for the device if they haven't arrived."""
+        """Return the numbers. It waits for the device if they have not arrived."""
         if self._event is not None:
             self._event.synchronize()
         return [float(value) for value in self._host.reshape(-1)]

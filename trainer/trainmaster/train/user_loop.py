@@ -44,7 +44,7 @@ from trainmaster.train.transfer import Reading
 
 _GENERATORS = "random_generators"
 MEASURED_SAVES = 3
-"""Saves to memory before their interval is chosen: the first two pay for the pages of their files."""
+"""Number of saves to memory before their interval is chosen: the first two also allocate the pages of their files."""
 
 
 class State:
@@ -75,9 +75,11 @@ class State:
 
 
 class RandomGenerators:
-    """The global generators of this process: Python's, NumPy's if it is imported, torch's, the device's."""
+    """The global generators of this process: those of Python, of NumPy if it is imported, of torch, and of the
+    device."""
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the states of Python's, NumPy's and torch's generators."""
         state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
         if "numpy" in sys.modules:
             state["numpy"] = sys.modules["numpy"].random.get_state()
@@ -86,6 +88,7 @@ class RandomGenerators:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the generators to what `state_dict` returned."""
         random.setstate(state["python"])
         torch.set_rng_state(state["torch"])
         if "numpy" in state and "numpy" in sys.modules:
@@ -108,7 +111,7 @@ class Run:
 
     @property
     def step(self) -> int:
-        """The last completed step."""
+        """Return the number of the last completed step, 0 before the first one."""
         return self._step
 
     def steps(self, state: State, total: int, save_every: int | None = None) -> Iterator[int]:
@@ -185,7 +188,7 @@ class Run:
         world_size = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
         if world_size > 1 and self._checkpoint_dir and not dist.is_initialized():
             raise ConfigError(
-                "run.steps() needs torch.distributed.init_process_group() before it in a world of several"
+                "run.steps() needs torch.distributed.init_process_group() before it if there are several ranks"
             )
         self._world_size = world_size
         reporter = self._reporter
@@ -251,7 +254,7 @@ class Run:
         raise SystemExit(ExitCode.SAVED)
 
     def _finish(self, session: Session) -> None:
-        """Raises SystemExit, with a code that an agent understands, if the last save has failed."""
+        """Wait for the last save. Raise SystemExit, with a code that the agent understands, if it has failed."""
         try:
             session.finish()
         except NotSaved as error:
@@ -259,10 +262,10 @@ class Run:
 
 
 class Memory:
-    """Saves of a user's loop to its agent's memory, and its part in a rescue. Nothing without an agent's memory.
+    """The saves of a user's loop to its agent's memory, and its part in a rescue.
 
-    What a step does between two boundaries isn't known, except that nothing of the state changes before its first
-    `optimizer.step()`: until then a rescue saves the boundary before it.
+    It does nothing without an agent's memory. What happens within a step is not known, except that no state changes
+    before the first `optimizer.step()`: until then, a rescue saves the state between the two steps.
     """
 
     def __init__(self, run: Run, session: Session, reporter: Reporter) -> None:
@@ -277,6 +280,7 @@ class Memory:
             self._rescue.watch()
 
     def completed(self, step: int, seconds: float) -> None:
+        """Note that a step is completed, and save it to memory if it is due."""
         if self._session.ram is None:
             return
         with self._rescue.frozen:
@@ -291,6 +295,7 @@ class Memory:
                 self._session.remember(step, common(step))
 
     def close(self) -> None:
+        """Stop watching the optimizer."""
         if self._hook is not None:
             self._hook.remove()
 
@@ -300,7 +305,10 @@ class Memory:
                 self._rescue.mutating = True
 
     def _due(self, step: int, seconds: float) -> bool:
-        """There is no collective to agree by: rank 0 measures the first saves, and tells an interval for all others."""
+        """Return True if `step` is to be saved.
+
+        There is no collective to agree with, so rank 0 measures the first saves and sets the interval of all ranks.
+        """
         session = self._session
         if session.interval.every is None and step == self._first + MEASURED_SAVES:
             session.settle()
@@ -315,7 +323,7 @@ class Memory:
 
 
 def common(step: int) -> dict[str, Any]:
-    """What a checkpoint says of a user's loop. The same on all ranks."""
+    """Return what a checkpoint says about a user's loop, the same on all ranks."""
     cursor = {"kind": "steps", "version": 1, "consumed": step, "skipped": [], "fingerprint": "", "source": {}}
     return {"mesh": {}, "data": cursor, "rng": {"kind": "per-rank"}, "config_sha256": ""}
 

@@ -17,7 +17,7 @@ from trainmaster_operator.planning.facts.job_state import JobState
 MARKERS = 200
 MEMORY_LINES = 8
 REPLACED_POINTS = 2000
-"""Of all stretches of steps that ran again together."""
+"""Maximum number of points of all stretches of steps that ran again together."""
 
 _RESTART = Key("marker", "", "the ranks restarted; n is the number of the round that began")
 
@@ -25,8 +25,8 @@ _RESTART = Key("marker", "", "the ranks restarted; n is the number of the round 
 def sections(
     status: JobState, metrics: Metrics, track: MemoryTrack, unit: str, guess: float | None, *, skip_empty: bool
 ) -> Iterator[str]:
-    """unit: what the throughput counts. guess: the loss of a model that only guesses; None: unknown. skip_empty: leave
-    out a curve of which nothing was recorded, instead of saying so."""
+    """Yield the sections with the curves. `unit`: what the throughput counts. `guess`: the loss of a model that only
+    guesses; None if unknown. `skip_empty`: leave out a curve without data instead of saying that there is none."""
     causes = _causes(status, metrics)
     if metrics.has_losses or not skip_empty:
         yield _loss(metrics, [Marker(first, number, causes[number]) for number, first in _marked(metrics)], guess)
@@ -40,12 +40,12 @@ def sections(
 
 
 def _marked(metrics: Metrics) -> list[tuple[int, int]]:
-    """(round, its first step) of the restarts that are marked: the last ones."""
+    """Return (round, its first step) of the restarts that are marked: the last ones."""
     return metrics.rounds[1:][-MARKERS:]
 
 
 def _causes(status: JobState, metrics: Metrics) -> dict[int, str]:
-    """What is said of the restart that began each round, from its recovery where the status still has that."""
+    """Return a sentence about the restart that began each round, from its recovery if the status still has it."""
     recoveries = {r.round: r for r in status.recoveries}
     found = {}
     for number, first in metrics.rounds:
@@ -60,11 +60,11 @@ def _loss(metrics: Metrics, markers: Sequence[Marker], guess: float | None) -> s
     lines, keys = [], [Key("line", "main", "loss")]
     most = max(4, REPLACED_POINTS // max(1, len(metrics.replaced)))
     for points in metrics.replaced:
-        lines.append(Line(thinned(points, most), "replaced", "run again by a later round"))
+        lines.append(Line(thinned(points, most), "replaced", "repeated in a later round"))
     curve = metrics.loss_curve()
     lines.append(Line(curve, "main"))
     if metrics.evaluations:
-        lines.append(Line(thinned(metrics.evaluations), "r3", "of an evaluation"))
+        lines.append(Line(thinned(metrics.evaluations), "r3", "loss of an evaluation"))
         keys.append(Key("line", "r3", "loss on the evaluation data"))
     if guess is not None and curve:
         lines.append(Line([(curve[0][0], guess), (curve[-1][0], guess)], "guess"))
@@ -101,7 +101,7 @@ def _throughput(throughput: Throughput, markers: Sequence[Marker], unit: str) ->
 
 
 def _legend(keys: Sequence[Key], markers: Sequence[Marker]) -> str:
-    """Nothing for a single line without markers: the title says what it is."""
+    """Return the legend. A single line without markers needs none, because the title says what it is."""
     keys = [*keys, _RESTART] if markers else keys
     return html_page.legend(keys) if len(keys) > 1 else ""
 
@@ -117,7 +117,7 @@ def _memory(track: MemoryTrack) -> str:
         return html_page.section("Memory by rank", '<p class="empty">No memory was recorded.</p>')
     began = track.samples[0][0]
     ranks = sorted({rank for _, sizes in track.samples for rank in sizes})
-    # Of many ranks those that ever took the most.
+    # If there are many ranks, those that ever used the most memory are drawn.
     most = {rank: track.most.get(rank, Most()) for rank in ranks}
     peaks = {rank: max(most[rank].size, *(sizes.get(rank, 0) for _, sizes in track.samples)) for rank in ranks}
     shown = sorted(sorted(ranks, key=lambda rank: -peaks[rank])[:MEMORY_LINES])

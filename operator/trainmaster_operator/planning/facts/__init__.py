@@ -1,1 +1,1 @@
-"""What the policies read and return: the job's state, what was observed of it, and changes of it."""
+"""What the policies read and return: the state of the job, what was observed, and changes of the state."""

@@ -1,4 +1,4 @@
-"""What a policy hands to `plan`: a new status with its events, or a time at which it may have one."""
+"""What a policy returns to `plan`: a new status with its events."""
 
 from __future__ import annotations
 
@@ -10,28 +10,32 @@ from trainmaster_operator.planning.facts.observation import EventType, JobState,
 from trainmaster_operator.planning.facts.times import rfc3339
 
 RECOVERIES = 10
-"""Recoveries that the status keeps."""
+"""Number of recoveries that the status keeps."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """An intent: it is written before anything is done about it."""
+    """An intent: a new status with its events. It is written before anything is done about it."""
 
     status: JobState
     events: tuple[PlannedEvent, ...] = ()
 
 
 def changed(status: JobState, *events: PlannedEvent, **fields: Any) -> Change:
+    """Return a change that sets the given fields of the status and emits the given events."""
     return Change(status.model_copy(update=fields), events)
 
 
 def known_condition(status: JobState, kind: str) -> Condition | None:
-    """Return the status' condition of this type; None: it has none."""
-    return next((c for c in status.conditions if c.type == kind), None)
+    """Return the condition of this type in the status, or None if it has none."""
+    for known in status.conditions:  # a loop, because each pass asks some ten times
+        if known.type == kind:
+            return known
+    return None
 
 
 def condition(status: JobState, kind: str, holds: bool, reason: str, message: str, now: float) -> Condition:
-    """Return a condition as it is now. Its time is the one since which it has held, or has not."""
+    """Return a condition as it is now. Its time is the time since which its status has been the same."""
     known, value = known_condition(status, kind), "True" if holds else "False"
     since = known.lastTransitionTime if known is not None and known.status == value else rfc3339(now)
     return Condition.model_validate(
@@ -47,10 +51,12 @@ def condition(status: JobState, kind: str, holds: bool, reason: str, message: st
 
 
 def normal(reason: str, message: str) -> PlannedEvent:
+    """Return an event of type Normal."""
     return PlannedEvent(EventType.NORMAL, reason, message)
 
 
 def warning(reason: str, message: str) -> PlannedEvent:
+    """Return an event of type Warning."""
     return PlannedEvent(EventType.WARNING, reason, message)
 
 

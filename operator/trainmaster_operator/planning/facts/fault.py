@@ -1,4 +1,4 @@
-"""What went wrong, as evidence shows it, before anything is decided."""
+"""A failure as the evidence shows it, before anything is decided about it."""
 
 from __future__ import annotations
 
@@ -10,64 +10,67 @@ from trainmaster_operator.planning.facts.observation import AgentRecord, PodReco
 from trainmaster_operator.planning.facts.times import rfc3339
 from trainmaster_operator.planning.facts.view import View
 
-MESSAGE = 1024  # characters that the status keeps of a message...
-TRACEBACK = 3000  # ...and of the end of a traceback
+MESSAGE = 1024  # Maximum number of characters of a message that the status keeps.
+TRACEBACK = 3000  # Maximum number of characters at the end of a traceback that the status keeps.
 
 
 FATAL = (Cause.CONFIG_ERROR, Cause.DATA_ERROR, Cause.DIVERGED)
-"""A restart would fail in the same way."""
+"""Causes for which a restart would fail in the same way."""
 
 NOT_THE_JOBS = (
     *(Cause.STORE_LOST, Cause.FENCED, Cause.PREEMPTED),
     *(Cause.EVICTED, Cause.NODE_LOST, Cause.REFUSED),
 )
-"""Hardly the job's doing, unless it happens again and again: a pod that fills its node's disk is evicted each time."""
+"""Causes for which the job is hardly responsible, unless they repeat: a pod that fills the disk of its node is
+evicted each time."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """The first cause of a failure. `slots`: pods that ended or must be replaced if the floor is a pod's."""
+    """The first cause of a failure. `slots`: the slots of pods that ended, or that are replaced if the recovery is
+    at least of rung `pod`. `floor`: the lowest rung that can help."""
 
     cause: Cause
     message: str
     slots: tuple[int, ...]
     floor: Rung = Rung.IN_PLACE
-    fatal: bool = False  # a restart would fail in the same way
-    free: bool = False  # not the job's doing: counts nothing
+    fatal: bool = False  # True if a restart would fail in the same way.
+    free: bool = False  # True if the job is not responsible; then the restart uses no budget.
     rank: int | None = None
     pod: str = ""
     node: str = ""
     exit_code: int | None = None
     signal: str = ""
     traceback: str = ""
-    output: str = ""  # the rank's last lines
-    on_device: bool = False  # the memory that ran out
-    recurs: Recurrence = Recurrence.UNKNOWN  # whether the same would happen again
-    hopeless: str = ""  # why a restart would not help, where the cause alone doesn't say so
-    samples: tuple[int, ...] = ()  # [first, end) of the step that diverged
-    rule: str = ""  # that decides what is done
+    output: str = ""  # The last lines of the rank's output.
+    on_device: bool = False  # True if a device ran out of memory, not the host.
+    recurs: Recurrence = Recurrence.UNKNOWN  # Whether the same failure would happen again after a restart.
+    hopeless: str = ""  # Why a restart would not help, if the cause alone does not say so.
+    samples: tuple[int, ...] = ()  # The samples [first, end) of the step that diverged.
+    rule: str = ""  # The name of the rule that decides what is done.
     step: int = 0
-    age_s: float = 0.0  # since it happened
-    clock: dict[str, float] = field(default_factory=dict)  # detect, decide: how that time went
+    age_s: float = 0.0  # Seconds since the failure.
+    clock: dict[str, float] = field(default_factory=dict)  # Seconds of that time by phase: detect and decide.
 
     @property
     def shell_code(self) -> int | None:
-        """The exit code as a shell has it: 128 + n after signal n, where Python has -n."""
+        """The exit code in a shell's form: 128 + n after signal n, for which Python reports -n."""
         code = self.exit_code
         return 128 - code if code is not None and code < 0 else code
 
     @property
     def place(self) -> str:
-        """Where it happened, for people, as far as that is known: "rank 2, pod gpt-worker-2-0, node a"."""
+        """The place of the failure for people, as far as it is known: "rank 2, pod gpt-worker-2-0, node a"."""
         named = (("rank", self.rank if self.rank is not None else ""), ("pod", self.pod), ("node", self.node))
         return ", ".join(f"{kind} {name}" for kind, name in named if name != "")
 
     @property
     def title(self) -> str:
-        """Its cause and its place: how an event about it begins."""
+        """The cause and the place, with which an event about the failure begins."""
         return f"{self.cause.value} ({self.place})" if self.place else self.cause.value
 
     def record(self, view: View) -> Failure:
+        """Return the failure as the status records it."""
         return Failure(
             cause=self.cause.value,
             rank=self.rank,
@@ -85,11 +88,12 @@ class Fault:
 
 
 def of_verdict(view: View, agent: AgentRecord, verdict: Verdict, *, fatal: bool = False, floor: Rung) -> Fault:
+    """Return the failure that an agent's verdict describes."""
     pod = view.pods[agent.slot]
     detect = min(verdict.age_s, agent.verdict_age_s)
     return Fault(
         cause=verdict.cause,
-        message=verdict.message or (verdict.last_lines[-1] if verdict.last_lines else "no last words"),
+        message=verdict.message or (verdict.last_lines[-1] if verdict.last_lines else "the rank left no message"),
         slots=(agent.slot,),
         floor=floor,
         fatal=fatal,
@@ -121,7 +125,8 @@ def of_pods(
     age_s: float = 0.0,
     said: Verdict | None = None,
 ) -> Fault:
-    """Pods that ended, or that must: the first of `slots` names the failure. `said`: the pod's last words."""
+    """Return the failure of pods that ended or must be replaced. The first of `slots` gives the failure its name.
+    `said`: the last verdict of that pod."""
     return Fault(
         cause=cause,
         message=message,

@@ -1,7 +1,8 @@
-"""`dataclass` for values that are never changed, and are made by the thousand: a pass makes dozens.
+"""A `dataclass` decorator for immutable values that are created in large numbers; each pass creates dozens.
 
-A frozen dataclass sets each of its fields by a call, so a wide one takes several times as long to make as a plain one.
-The type checker sees these frozen; at run time they are plain ones that hash by their fields.
+A frozen dataclass sets each field through a function call, so creating a wide one takes several times as long as
+creating a plain one. The type checker sees these classes as frozen; at run time they are plain classes that hash by
+their fields.
 """
 
 from __future__ import annotations

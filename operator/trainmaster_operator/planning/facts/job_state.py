@@ -1,8 +1,8 @@
-"""The state of one job: all that a restarted operator needs, besides what agents report, in a few KB.
+"""The state of one job in a few KB: together with the reports of agents, it is all that a restarted operator needs.
 
 The planner works on this flat record and never changes one in place. `status_mapping` writes it into the groups of the
-API's status and reads it back, so a change of the API reaches that module and not the policies. Times are RFC 3339 in
-UTC with milliseconds, and "" where there is none; losses are strings, because NaN is not JSON.
+API's status and reads it back, so a change of the API concerns that module and no policy. Times are RFC 3339 in UTC
+with milliseconds, or "" for no time; losses are strings, because NaN is not JSON.
 """
 
 from __future__ import annotations
@@ -34,63 +34,75 @@ __all__ = [
 
 
 class Loose(BaseModel):
+    """Base class of these models. It ignores unknown fields."""
+
     model_config = ConfigDict(extra="ignore", populate_by_name=True, use_enum_values=False)
 
 
 class Condition(Loose):
+    """A condition of the job."""
+
     type: str
     status: Literal["True", "False", "Unknown"]
-    reason: str  # never empty
+    reason: str  # Never empty.
     message: str = Field("", max_length=1024)
     lastTransitionTime: str = ""
-    observedGeneration: int = 0  # of the spec that it was found for
+    observedGeneration: int = 0  # The generation of the spec for which the condition was found.
 
 
 class WorkersStatus(Loose):
-    """`replicas`: pods whose ranks make up the world of the round that is open, or of the one before. No spares."""
+    """The pods of the job. `replicas`: the number of pods whose ranks form the world of the open round, or of the
+    previous one if none is open. Spares are not counted."""
 
-    desired: int = 0  # what replicas is to be by the spec
+    desired: int = 0  # The target for `replicas` that the spec gives.
     replicas: int = 0
-    ready: int = 0  # of those, with an agent
-    spares: int = 0  # with an agent, beside them
+    ready: int = 0  # Number of these pods whose agent is connected.
+    spares: int = 0  # Number of spares whose agent is connected.
     selector: str = ""
-    legalSizes: list[int] = Field(default_factory=list, max_length=64)  # the first that workers.replicas may be
-    resizedAt: str = ""  # when `replicas`, or what is wished for, last changed
-    shrunkAt: str = ""  # since when it is smaller than wished because pods were missing; "" when it isn't
-    nextIncarnation: int = 0  # of a slot that is added: above those of all slots that were removed
-    replacedAt: str = ""  # when a pod without a rank was last replaced...
-    replacements: int = 0  # ...and how often in a row
+    # The smallest values that workers.replicas may have.
+    legalSizes: list[int] = Field(default_factory=list, max_length=64)
+    resizedAt: str = ""  # The time at which `replicas`, or its target, last changed.
+    shrunkAt: str = ""  # The time since which `replicas` is below its target because pods are missing; "" if it is not.
+    # The incarnation of a slot that is added: higher than that of every slot that was removed.
+    nextIncarnation: int = 0
+    replacedAt: str = ""  # The time at which a pod without a rank was last replaced.
+    replacements: int = 0  # Number of such replacements in succession.
 
 
 class ReleasedStatus(Loose):
-    """Pods that were given back because the others found no place. None once all had one."""
+    """Pods that were given back because others found no place. None as soon as all pods had a place."""
 
     times: int
     retryAt: str = ""
 
 
 class GateStatus(Loose):
-    """Scheduling gates that held back pods since the run began. None if there was none."""
+    """Scheduling gates that held back pods since the run began. None if there was no gate."""
 
-    since: str = ""  # "": there is none now
-    until: str = ""  # when the last one was lifted
-    seconds: float = 0.0  # for so long there was one, without the time since `since`
+    since: str = ""  # The time since which a gate holds back pods; "" if no gate does so now.
+    until: str = ""  # The time at which the last gate was removed.
+    seconds: float = 0.0  # Number of seconds for which gates held back pods, without the time after `since`.
 
 
 class ProgressStatus(Loose):
+    """How far the training is, and how fast it proceeds."""
+
     step: int = 0
     totalSteps: int = 0
     loss: str = ""
-    highestStep: int = 0  # ever reached: `step` falls back when a round resumes from an earlier checkpoint
-    lastSave: int = 0  # the step after which a script last called torch.save; 0: after none
-    memoryStep: int = 0  # the newest of this round that lies in the memory of all pods; 0: none
-    stepsPerSecond: float = 0.0  # smoothed
+    # The highest step ever reached. `step` becomes lower when a round resumes from an earlier checkpoint.
+    highestStep: int = 0
+    lastSave: int = 0  # The step after which a script last called torch.save; 0 if it never did.
+    memoryStep: int = 0  # The newest step of this round that is in the memory of all pods; 0 if there is none.
+    stepsPerSecond: float = 0.0  # A smoothed value.
     tokensPerSecond: float = 0.0
     etaSeconds: float | None = None
     updatedAt: str = ""
 
 
 class CheckpointStatus(Loose):
+    """The newest checkpoint on storage."""
+
     step: int
     round: int
     tier: str = "storage"
@@ -107,6 +119,8 @@ class FailedSave(Loose):
 
 
 class Restarts(Loose):
+    """Number of restarts by rung."""
+
     inPlace: int = 0
     pod: int = 0
     full: int = 0
@@ -115,21 +129,23 @@ class Restarts(Loose):
 
     @property
     def total(self) -> int:
-        """Restarts after failures; those of `free` had other reasons."""
+        """Number of restarts after failures. Restarts of rung `free` have other reasons and are not included."""
         return self.inPlace + self.pod + self.full + self.shrink
 
 
 class Spent(Loose):
-    """One restart that counts: enough to judge the window and the budget per cause."""
+    """A restart that uses the budget, with what is needed to check the window and the limit per cause."""
 
     time: str
     rung: Rung
     cause: str
-    step: int = 0  # the job's highest step at that time: progress beyond it clears the cause; -1: cleared
-    count: int = 1  # restarts in this entry: old ones are merged when there are many
+    step: int = 0  # The highest step of the job at that time. A higher step clears the cause; -1: the cause is cleared.
+    count: int = 1  # Number of restarts that this entry stands for. Old entries are merged if there are many.
 
 
 class Failure(Loose):
+    """The last failure of the job."""
+
     cause: str
     rank: int | None = None
     pod: str = ""
@@ -141,51 +157,54 @@ class Failure(Loose):
     step: int = 0
     round: int = 0
     time: str = ""
-    rule: str = ""  # of spec.recovery.rules that decided the answer; "": the defaults did
+    rule: str = ""  # The rule of spec.recovery.rules that decided what was done; "" if the defaults decided.
 
 
 class Recovery(Loose):
-    """One recovery and where its time went (seconds). Open until the first step of the new round."""
+    """One recovery and how long each of its phases took, in seconds. It is open until the first step of the new
+    round."""
 
-    round: int  # the round that it opened
+    round: int  # The round that the recovery opened.
     cause: str
     rung: Rung
     rank: int | None = None
     pod: str = ""
-    step: int = 0  # the highest step before the failure
+    step: int = 0  # The highest step before the failure.
     resumedStep: int | None = None
-    tier: str = ""  # where that step was found: ram, peer (another pod's memory), storage
+    tier: str = ""  # Where the ranks found that step: ram, peer (the memory of another pod) or storage.
     lostSteps: int | None = None
     startedAt: str = ""
     totalSeconds: float | None = None
-    overtaken: bool = False  # the job ended or stopped before the new round came to a step
-    clock: dict[str, float] = Field(default_factory=dict)  # detect, decide, drain, ... first_step
+    overtaken: bool = False  # True if the job ended or stopped before the new round completed a step.
+    clock: dict[str, float] = Field(default_factory=dict)  # Seconds by phase: detect, decide, drain, ... first_step.
 
 
 class Totals(Loose):
-    """What has happened to the job since it was created, for metrics: `recoveries` keeps only the last few."""
+    """What has happened to the job since it was created, for metrics. It is needed because `recoveries` keeps only
+    the last few recoveries."""
 
-    failures: dict[str, int] = Field(default_factory=dict, max_length=32)  # cause -> how many, free ones included
-    recoveries: int = 0  # failures after which the job made a step again
+    # Number of failures by cause, free ones included.
+    failures: dict[str, int] = Field(default_factory=dict, max_length=32)
+    recoveries: int = 0  # Number of failures after which the job completed a step again.
     lostSteps: int = 0
-    phases: dict[str, float] = Field(default_factory=dict, max_length=16)  # phase of the clock -> seconds
+    phases: dict[str, float] = Field(default_factory=dict, max_length=16)  # Seconds by phase of a recovery's clock.
     setAside: dict[str, float] = Field(default_factory=dict, max_length=4)
-    """Seconds of `lost` that are told as a category of their own and not by cause."""
+    """Seconds of `lost` that metrics report under a category of their own and not by cause."""
     told: dict[str, float] = Field(default_factory=dict, max_length=16)
-    """Seconds by category that metrics have told already: a counter must not fall."""
+    """Seconds by category that metrics have already reported, because a counter must not decrease."""
 
 
 class Pause(Loose):
-    """How long ranks say nothing in one phase, in seconds: what limits on silence are learned from."""
+    """How long ranks are silent in one phase, in seconds. The limits of silence are learned from it."""
 
     count: int = 0
     typical: float = 0.0
-    longest: float = 0.0  # slowly forgotten
-    total: float = 0.0  # of the slowest rank in this round
+    longest: float = 0.0  # It becomes lower with time.
+    total: float = 0.0  # The sum over this round, of the slowest rank.
 
 
 class Suspicion(Loose):
-    """Ranks that may be stuck, while that is being looked into. Of `round` alone: it means nothing in another."""
+    """Ranks that may hang, while the operator looks into it. It is valid only for `round`."""
 
     round: int
     rank: int
@@ -195,50 +214,56 @@ class Suspicion(Loose):
     step: int = 0
     limitSeconds: float = 0.0
     since: str = ""
-    confirmed: bool = False  # they are stuck, but `recovery.hang.mode` says to leave them
+    confirmed: bool = False  # True if the ranks hang and `recovery.hang.mode` says to leave them as they are.
     message: str = Field("", max_length=1024)
     traceback: str = Field("", max_length=4096)
 
 
 class Straggler(Loose):
-    """The rank that the others of `round` wait for."""
+    """The rank for which the other ranks of `round` wait."""
 
     round: int
     rank: int
     pod: str = ""
     node: str = ""
-    computeSeconds: float = 0.0  # of a step, without waiting for others
-    usualSeconds: float = 0.0  # the median of the other ranks
+    computeSeconds: float = 0.0  # Seconds of a step without the time in which the rank waits for others.
+    usualSeconds: float = 0.0  # The median of the same number over the other ranks.
     since: str = ""
-    told: bool = False  # it has been slow for long enough to say so
+    told: bool = False  # True if an event was written, because the rank was slow for long enough.
 
 
 class JobState(Loose):
+    """The state of one job. The planner returns a changed copy of it."""
+
     observedGeneration: int = 0
     phase: JobPhase = JobPhase.PENDING
     leaderEpoch: int = 0
 
     round: int = 0
-    roundMap: str = ""  # slots in rank order, as ranges: of the round that is open, or of the last while one forms
-    roundMinor: int = 0  # rounds up to this one that agents opened while no leader answered
-    roundStore: str = ""  # host:port of the round's store; "" while the round forms
-    roundPods: str = ""  # which pods they are: a checksum of their uids, in the map's order
-    roundOpenedAt: str = ""  # while it forms: since when
-    roundPeers: int = 0  # copies of a slot's memory go to the one so many places further in the map; 0: nowhere
-    roundLastSave: int = 0  # progress.lastSave when the round before it ended...
-    roundSavedFrom: int = 0  # ...and the step from which the processes of that round counted theirs
-    roundResume: str = ""  # what its ranks resume from: Auto, Never or a path
-    lastStore: str = ""  # of the last rounds that were open, newest first: never used again
-    incarnations: str = ""  # of each slot, run-length: "0*4"
-    revision: str = ""  # the ControllerRevision that all pods of this run are built from
-    revisions: list[str] = Field(default_factory=list, max_length=3)  # of the last runs that differ, newest first
-    restartObeyed: int = 0  # the highest spec.restart that a run has begun for
-    avoidNodes: list[str] = Field(default_factory=list, max_length=32)  # pods that are made now keep away from them
-    avoidedInVain: bool = False  # pods that kept away found no place: until a round opens, none does
+    # The slots of the open round in rank order, as ranges; while a round forms, those of the previous round.
+    roundMap: str = ""
+    roundMinor: int = 0  # Number of rounds up to this one that agents opened while no leader answered.
+    roundStore: str = ""  # host:port of the store of the round; "" while the round forms.
+    roundPods: str = ""  # A checksum of the uids of the pods in the round, in the order of the map.
+    roundOpenedAt: str = ""  # While the round forms: the time since which it forms.
+    roundPeers: int = 0  # The distance in the map to the slot that keeps the copy of a slot's memory; 0: no copies.
+    roundLastSave: int = 0  # The value of progress.lastSave when the previous round ended.
+    roundSavedFrom: int = 0  # The step from which the processes of the previous round counted their steps.
+    roundResume: str = ""  # What the ranks resume from: Auto, Never or a path.
+    lastStore: str = ""  # The stores of the last rounds that were open, newest first. They are never used again.
+    incarnations: str = ""  # The incarnation of each slot, run-length encoded: "0*4".
+    revision: str = ""  # The ControllerRevision from which all pods of this run are made.
+    # The different revisions of the last runs, newest first.
+    revisions: list[str] = Field(default_factory=list, max_length=3)
+    restartObeyed: int = 0  # The highest spec.restart for which a run has begun.
+    avoidNodes: list[str] = Field(default_factory=list, max_length=32)  # The nodes that new pods avoid.
+    # True if pods that avoided nodes found no place. Then no pod avoids nodes until a round opens.
+    avoidedInVain: bool = False
     stopAt: int | None = None
     stopBound: bool = False
-    microDivisor: int = 1  # by which the micro-batch was made smaller, after a device ran out of memory
-    skipped: list[list[int]] = Field(default_factory=list, max_length=32)  # [first, end) of the data's order
+    microDivisor: int = 1  # The divisor of the micro-batch after a device ran out of memory.
+    # Skipped ranges [first, end) in the order of the data.
+    skipped: list[list[int]] = Field(default_factory=list, max_length=32)
 
     startTime: str = ""
     completionTime: str = ""
@@ -247,19 +272,20 @@ class JobState(Loose):
     gates: GateStatus | None = None
     progress: ProgressStatus = Field(default_factory=ProgressStatus)
     checkpoint: CheckpointStatus | None = None
-    failedSave: FailedSave | None = None  # kept when a newer one was saved
+    failedSave: FailedSave | None = None  # It is kept after a newer checkpoint was saved.
     restarts: Restarts = Field(default_factory=Restarts)
     spent: list[Spent] = Field(default_factory=list, max_length=64)
     lastFailure: Failure | None = None
     recoveries: list[Recovery] = Field(default_factory=list, max_length=16)
-    totals: Totals | None = None  # None until the first failure
-    pauses: dict[str, Pause] = Field(default_factory=dict)  # step, save, eval
-    pausesRound: int = 0  # whose ranks told them last
+    totals: Totals | None = None  # None until the first failure.
+    pauses: dict[str, Pause] = Field(default_factory=dict)  # Keys: step, save, eval.
+    pausesRound: int = 0  # The round whose ranks last reported pauses.
     suspicion: Suspicion | None = None
     straggler: Straggler | None = None
-    firstStepAt: str = ""  # of the job; goodput is counted from then on, but not while the job is suspended
-    accountedAt: str = ""  # up to when the time is useful or lost
-    usefulSeconds: float = 0.0  # spent on steps that had not been done before
-    lost: dict[str, float] = Field(default_factory=dict)  # cause -> seconds: down time, and steps done twice
-    goodput: str = ""  # usefulSeconds / (usefulSeconds + all that is in `lost`)
+    # The time of the job's first step. Goodput is counted from then on, except while the job is suspended.
+    firstStepAt: str = ""
+    accountedAt: str = ""  # The time up to which all time is counted as useful or lost.
+    usefulSeconds: float = 0.0  # Seconds spent on steps that had not been done before.
+    lost: dict[str, float] = Field(default_factory=dict)  # Seconds by cause: down time, and steps that were done twice.
+    goodput: str = ""  # usefulSeconds / (usefulSeconds + the sum of `lost`).
     conditions: list[Condition] = Field(default_factory=list, max_length=16)

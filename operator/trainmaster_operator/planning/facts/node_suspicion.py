@@ -1,4 +1,4 @@
-"""Reasons to suspect nodes, as all jobs together know them. `node_score` says how much a reason weighs."""
+"""Reasons to suspect nodes, collected from all jobs. `node_score` gives each reason its weight."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 HALF_LIFE_S = 6 * 3600.0
-SHARE = 0.2  # of the nodes that are known, at most; but one, where there are two
+# Largest share of the known nodes that is avoided; if two nodes or more are known, at least one node may be avoided.
+SHARE = 0.2
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One reason to suspect a node. `id` tells reasons apart, so that none counts twice; `at`: seconds since 1970."""
+    """One reason to suspect a node. `id` identifies the reason, so that none counts twice. `at`: seconds since 1970."""
 
     id: str
-    job: str  # of which it is known
+    job: str  # The job that gave the reason.
     cause: str
     at: float
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """What all jobs together know. `nodes`: how many are known at all."""
+    """The reasons of all jobs, by node. `nodes`: number of all nodes that are known."""
 
     marks: Mapping[str, Sequence[Mark]] = field(default_factory=dict)
     nodes: int = 0

@@ -1,4 +1,4 @@
-"""What the planner sees and what it answers. Plain values: no I/O, no clock, no randomness."""
+"""What the planner reads and what it returns: plain values without I/O, clock or randomness."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from trainmaster_operator.planning.facts.node_suspicion import Suspicion
 
 @dataclass(frozen=True)
 class PodRecord:
-    """A pod of the job in the cluster, slim. It speaks of the agent's container: sidecars may end or run on."""
+    """A pod of the job in the cluster, with the fields that the planner needs. The fields are about the agent's
+    container; sidecars may end earlier or later."""
 
     name: str
     uid: str
@@ -23,66 +24,75 @@ class PodRecord:
     incarnation: int
     phase: str  # Pending, Running, Succeeded, Failed, Unknown
     deleting: bool = False
-    deleting_s: float = 0.0  # since this process first saw it so
+    deleting_s: float = 0.0  # Seconds since this process first saw that the pod is being deleted.
     node: str = ""
-    reason: str = ""  # of the pod or of its first bad container: OOMKilled, Evicted, ErrImagePull, Unschedulable, ...
+    # The reason of the pod or of its first failing container: OOMKilled, Evicted, ErrImagePull, Unschedulable, ...
+    reason: str = ""
     message: str = ""
     exit_code: int | None = None
-    running_s: float = 0.0  # since it runs; 0 when unknown: then an agent that was never heard is never given up
-    disruption: str = ""  # why the cluster takes it away: PreemptionByScheduler, DeletionByTaintManager, ...
-    node_lost: bool = False  # the cluster says that its node doesn't answer
-    unheard_s: float = 0.0  # since this process saw it bound to a node whose kubelet hasn't taken note of it
-    rejected: bool = False  # it ended before anything in it ran: its node turned it away
-    lingers: bool = False  # the agent's container has ended, others of the pod still run
-    placed_at: str = ""  # when the scheduler found its node, as the cluster tells; "" where it doesn't
-    keeps_away: bool = False  # its affinity excludes nodes by name
-    unanswered_s: float = 0.0  # since this leader last answered its agent, or began to lead; 0: unknown
+    # Seconds since the pod runs; 0 if unknown. With 0, an agent that was never heard does not count as lost.
+    running_s: float = 0.0
+    disruption: str = ""  # Why the cluster removes the pod: PreemptionByScheduler, DeletionByTaintManager, ...
+    node_lost: bool = False  # True if the cluster says that the pod's node does not answer.
+    unheard_s: float = 0.0  # Seconds since this process saw the pod bound to a node whose kubelet has not noticed it.
+    rejected: bool = False  # True if the pod ended before anything in it ran, because its node rejected it.
+    lingers: bool = False  # True if the agent's container has ended and other containers of the pod still run.
+    placed_at: str = ""  # The time at which the scheduler found a node, as the cluster reports it; "" if it does not.
+    keeps_away: bool = False  # True if the affinity of the pod excludes nodes by name.
+    # Seconds since this leader last answered the pod's agent or, before that, began to lead; 0 if unknown.
+    unanswered_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class AgentRecord:
-    """What this leader has heard of one slot's agent. Only of a pod that lives and whose incarnation is current."""
+    """What this leader has heard from the agent of one slot. There is a record only for a living pod of the current
+    incarnation."""
 
     slot: int
     incarnation: int
     pod_uid: str
-    round: int = 0  # whose ranks it runs
-    parked: bool = False  # it runs no ranks any more, as far as it has said
-    minor: int = 0  # of such a round: how many were opened by the grant since a leader published one
-    granted: tuple[Granted, ...] = ()  # those of them that it opened itself
-    joined: bool = True  # it holds (or has just held) a join poll
-    silent_s: float = 0.0  # since this leader last heard it
+    round: int = 0  # The round whose ranks the agent runs.
+    parked: bool = False  # True if the agent runs no ranks any more, as far as it has reported.
+    minor: int = 0  # Number of rounds that agents opened by the grant since a leader published one.
+    granted: tuple[Granted, ...] = ()  # The rounds of these that this agent opened itself.
+    joined: bool = True  # True if the agent holds, or has just held, a join poll.
+    silent_s: float = 0.0  # Seconds since this leader last heard the agent.
     ranks: tuple[RankReport, ...] = ()
-    verdict: Verdict | None = None  # the first failure in `round` on this pod
+    verdict: Verdict | None = None  # The first failure in `round` on this pod.
     verdict_age_s: float = 0.0
     done: bool = False
     saved: bool = False
-    saved_s: float = 0.0  # at its last report: since the end of its ranks' last step
-    nothing_saved: bool = False  # its ranks have stopped on request, and nothing is known to be saved
-    upload: UploadReport | None = None  # that storage does not take
+    saved_s: float = 0.0  # Seconds from the end of its ranks' last step to its last report.
+    nothing_saved: bool = False  # True if its ranks have stopped on request and no save is known.
+    upload: UploadReport | None = None  # A save that storage does not accept.
     store_lost: bool = False
     next_store: StoreAddress | None = None
-    peer: StoreAddress | None = None  # where it answers other agents of its job
-    neighbour_lost: int | None = None  # this slot, the next in the order of its round, doesn't answer it
+    peer: StoreAddress | None = None  # The address at which the agent answers other agents of its job.
+    # The slot of its neighbour, the next in the order of the round, if that neighbour does not answer it.
+    neighbour_lost: int | None = None
     stop_ack: int | None = None
     stop_passed: int | None = None
     resumed_step: int | None = None
     resumed_tier: str = ""
     memory_step: int = 0
-    last_save: int = 0  # of a script: the step after which it last called torch.save; 0: after none
-    saved_before: int = 0  # the same of the round before, in steps of its process
-    loaded: bool = False  # of a script that counts from 0 in each process: it loaded a file before its first step
+    last_save: int = 0  # For a script: the step after which it last called torch.save; 0 if it never did.
+    saved_before: int = 0  # The same for the previous round, in steps of its process.
+    # For a script that counts from 0 in each process: True if it loaded a file before its first step.
+    loaded: bool = False
     draining: bool = False
-    warming: bool = False  # what its ranks are forked from isn't ready
-    software: dict[str, str] = field(default_factory=dict)  # that its ranks run, see `wire.software`
+    warming: bool = False  # True if the process from which ranks are forked is not ready.
+    software: dict[str, str] = field(default_factory=dict)  # The software that its ranks run, see `wire.software`.
     clock: dict[str, float] = field(default_factory=dict)
-    pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]
-    trained: tuple[Trained, ...] = ()  # when its rounds did, with ages at its last report...
-    reported_s: float = 0.0  # ...which came so long ago
+    # By phase: [count, typical, longest, total], in seconds.
+    pauses: dict[str, list[float]] = field(default_factory=dict)
+    trained: tuple[Trained, ...] = ()  # When its rounds trained, with ages at the time of its last report.
+    reported_s: float = 0.0  # Seconds since that report.
 
 
 @dataclass(frozen=True)
 class CheckpointSeen:
+    """The newest checkpoint on storage that agents reported."""
+
     step: int
     round: int
     tier: str
@@ -90,7 +100,7 @@ class CheckpointSeen:
 
 @dataclass(frozen=True)
 class SaveFailed:
-    """A checkpoint that could not be written to storage, and why."""
+    """A checkpoint that could not be written to storage, and the reason."""
 
     step: int
     round: int
@@ -99,18 +109,18 @@ class SaveFailed:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why pods that ought to be there couldn't be created. Soft state of this leader, which tries again."""
+    """Why pods that should exist could not be created. Only this leader keeps it, and it tries again."""
 
-    reason: str  # Refused, QuotaExceeded, ConfigError, NameTaken, NameInUse, or the API server's own
+    reason: str  # Refused, QuotaExceeded, ConfigError, NameTaken, NameInUse, or the API server's own reason.
     message: str
-    again_in_s: float  # 0: now; infinity: never, since it would be in vain
-    fatal: bool = False  # it would be refused each time, and the job is to blame
-    passing: bool = False  # it may be over in a moment: it is waited for, and nobody is told
+    again_in_s: float  # Seconds until the next try. 0: now. Infinity: never, because the result would be the same.
+    fatal: bool = False  # True if the API server would refuse each try and the job is to blame.
+    passing: bool = False  # True if the reason may pass in a moment: then the operator waits and reports nothing.
 
 
 @dataclass(frozen=True)
 class OperatorAbsence:
-    """No operator led between these times (seconds since 1970), as far as the Lease tells."""
+    """A time in which no operator led, as far as the Lease shows. `since` and `until` are seconds since 1970."""
 
     since: float
     until: float
@@ -118,15 +128,15 @@ class OperatorAbsence:
 
 @dataclass(frozen=True)
 class NewPlaces:
-    """Signs that a cluster makes room for a job whose pods wait: seconds since the newest of each."""
+    """Signs that a cluster makes room for a job whose pods wait: seconds since the newest sign of each kind."""
 
-    asked_s: float = float("inf")  # an event told that an autoscaler brings a node for one of the pods
-    joined_s: float = float("inf")  # a node joined the cluster
+    asked_s: float = float("inf")  # An event said that an autoscaler adds a node for one of the pods.
+    joined_s: float = float("inf")  # A node joined the cluster.
 
 
 @dataclass(frozen=True)
 class Observation:
-    """All that a pass decides from. `agents` holds no entry for an agent that this leader hasn't heard yet."""
+    """All that a pass decides from. `agents` has no entry for an agent that this leader has not heard yet."""
 
     name: str
     namespace: str
@@ -136,35 +146,44 @@ class Observation:
     epoch: int
     pods: tuple[PodRecord, ...] = ()
     agents: dict[int, AgentRecord] = field(default_factory=dict)
-    checkpoint: CheckpointSeen | None = None  # the newest that agents reported
-    failed_save: SaveFailed | None = None  # the newest that this leader has heard of
+    checkpoint: CheckpointSeen | None = None  # The newest checkpoint that agents reported.
+    failed_save: SaveFailed | None = None  # The newest failed save that this leader has heard of.
     refusal: Refusal | None = None
-    report_interval_s: float = 0.0  # the shortest that this leader asks of agents, since it has so many of them
-    suspicion: Suspicion = field(default_factory=Suspicion)  # of nodes, by all jobs
+    # The shortest report interval that this leader asks of agents, because it serves many of them.
+    report_interval_s: float = 0.0
+    suspicion: Suspicion = field(default_factory=Suspicion)  # Reasons to suspect nodes, from all jobs.
     new_places: NewPlaces = field(default_factory=NewPlaces)
-    tainted: tuple[str, ...] = ()  # nodes that this operator keeps free of pods by a taint
-    revision: str = ""  # the name of what a run would keep that began now
-    waiting: tuple[str, ...] = ()  # paths of edited fields that the next run will have
-    revision_lost: bool = False  # what this run keeps can't be had any more
-    in_cluster: bool = False  # its pods are containers; else processes, which share the files of one machine
-    leading_s: float = 0.0  # how long this leader has led: silence is judged only after it has heard an agent
-    absence: OperatorAbsence | None = None  # before this leader
+    tainted: tuple[str, ...] = ()  # Nodes that this operator keeps free of pods by a taint.
+    revision: str = ""  # The name of the revision that a run would have that began now.
+    waiting: tuple[str, ...] = ()  # Paths of edited fields that wait for the next run.
+    revision_lost: bool = False  # True if the revision of this run no longer exists.
+    # True if its pods are containers in a cluster; False if they are processes that share the files of one machine.
+    in_cluster: bool = False
+    # Seconds for which this leader has led. Silence counts only after this leader has heard an agent.
+    leading_s: float = 0.0
+    absence: OperatorAbsence | None = None  # The absence before this leader began to lead.
 
 
 class EventType(str, Enum):
+    """The type of a Kubernetes event."""
+
     NORMAL = "Normal"
     WARNING = "Warning"
 
 
 @dataclass(frozen=True)
 class PlannedEvent:
+    """An event to emit about the job."""
+
     type: EventType
-    reason: str  # CamelCase, bounded set
+    reason: str  # In CamelCase, from a limited set.
     message: str
 
 
 @dataclass(frozen=True)
 class PodToCreate:
+    """A pod to create."""
+
     role: str
     slot: int
     incarnation: int
@@ -172,20 +191,25 @@ class PodToCreate:
 
 @dataclass(frozen=True)
 class PodToDelete:
+    """A pod to delete."""
+
     name: str
     uid: str
     reason: str
-    grace_s: float | None = None  # None: the pod's own; 0: removed without its kubelet's word, since it is dead
-    replaced: bool = False  # another takes its place: its name must no longer lead to it
+    # None: the grace period of the pod. 0: remove the pod without waiting for its kubelet, because it is dead.
+    grace_s: float | None = None
+    replaced: bool = False  # True if another pod replaces it, so its name must no longer lead to it.
 
 
 @dataclass(frozen=True)
 class Decision:
-    """`intent`: the status changed in more than progress. It is written first, its events are told, and nothing else
-    happens in this pass (`create` and `delete` are empty).
+    """What to do about the job.
 
-    Otherwise the status differs from the observed one in progress at most, which may be written later, and the pass
-    acts: deletes, then creates, both idempotent. `delete_job`: the job itself is deleted, and its pods with it.
+    `intent`: True if the status changed in more than progress. Then the status is written first and its events are
+    emitted, and nothing else happens in this pass (`create` and `delete` are empty).
+
+    Otherwise the status differs from the observed one at most in progress, which may be written later, and the pass
+    deletes pods and then creates pods; both are idempotent. `delete_job`: delete the job itself, and its pods with it.
     """
 
     status: JobState

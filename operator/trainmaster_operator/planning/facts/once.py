@@ -1,6 +1,7 @@
-"""Values that are made once in a pass, however many policies ask: a view never changes, so they don't either.
+"""Values that are computed once in a pass, however many policies read them. A view never changes, so these values do
+not change either.
 
-`functools.cached_property` takes a lock each time before Python 3.12, which costs more than most of these values.
+`functools.cached_property` takes a lock at each access before Python 3.12, which costs more than most of these values.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ class attribute(Generic[V, T]):
 
 
 def once(make: Callable[[V], T]) -> Callable[[V], T]:
-    """Return a function that computes `make(view)` at its first call with a view and returns that from then on.
+    """Return a function that computes `make(view)` at its first call with a view and returns the same result from then
+    on.
 
-    The result is kept in the view, and must not be changed by whoever gets it.
+    The result is stored in the view, so callers must not change it.
     """
     place = f"{make.__module__}.{make.__qualname__}"
 

@@ -1,7 +1,7 @@
-"""When rounds trained, by the clocks of the agents: a leader that comes late hears of it minutes afterwards.
+"""When rounds trained, by the clocks of the agents. A leader that starts late learns of it minutes afterwards.
 
-All ranks of a round step together. So the first step that any agent tells is the round's, and training went on for as
-long as any rank showed life. What an agent says that can't be is left out.
+All ranks of a round step together. So the first step that any agent reports is the first step of the round, and
+training lasted as long as any rank showed signs of life. Impossible values from an agent are ignored.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from trainmaster_operator.planning.facts.once import once
 from trainmaster_operator.planning.facts.view import View
 
 MOST_S = 1e9
-"""No age and no duration is longer: agents may say anything."""
+"""Longest age or duration in seconds that an agent may report; longer ones are ignored."""
 
 
 @dataclass(frozen=True)
 class RoundTimes:
-    """One round that came to a step. Times are seconds since 1970, on this leader's clock."""
+    """The times of one round that completed a step, in seconds since 1970 on this leader's clock."""
 
     round: int
     first_step_at: float
     last_sign_at: float
     step: int
-    resumed_step: int  # the step that it began after; 0 as well where nobody tells
+    resumed_step: int  # The step after which the round began; 0 also if no agent reports it.
     resume_told: bool
     resumed_tier: str
     saved_s: float
@@ -32,8 +32,9 @@ class RoundTimes:
 
 @once
 def rounds_that_trained(view: View) -> dict[int, RoundTimes]:
-    """By number: the round of the status and later ones, as far as members tell that they came to a step."""
-    told: dict[int, list[tuple[float, Trained]]] = {}  # and when it was reported
+    """Return the times of the status' round and of later ones by number, for rounds of which members report a step."""
+    # By round: pairs of the time of the report (seconds since 1970) and what was reported.
+    told: dict[int, list[tuple[float, Trained]]] = {}
     for slot in view.members:
         agent = view.agents[slot]
         if agent is None:
@@ -45,13 +46,14 @@ def rounds_that_trained(view: View) -> dict[int, RoundTimes]:
 
 
 def first_step_at(view: View) -> float:
-    """When the status' round came to its first step: now, if no agent tells."""
+    """Return the time of the first step of the status' round in seconds since 1970; now, if no agent reports it."""
     times = rounds_that_trained(view).get(view.status.round)
     return view.now if times is None else times.first_step_at
 
 
 def last_sign_at(view: View) -> float:
-    """When ranks of the status' round last showed life: now, if no agent tells."""
+    """Return the time at which ranks of the status' round last showed signs of life, in seconds since 1970; now, if
+    no agent reports it."""
     times = rounds_that_trained(view).get(view.status.round)
     return view.now if times is None else times.last_sign_at
 

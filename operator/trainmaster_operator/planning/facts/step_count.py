@@ -1,8 +1,8 @@
-"""Steps of scripts whose optimizer counts none (SGD): their agents count from 0 in each process.
+"""Step numbers of scripts whose optimizer does not count steps (SGD): their agents count from 0 in each process.
 
-Such a script goes on from its own last save if it loads a file before its first step, and begins at step 0 if it loads
-none. Which of the two it is, one rank tells for all: often only one of them loads. So the count is corrected here, for
-all ranks alike, before any policy sees it.
+Such a script continues from its own last save if it loads a file before its first step, and begins at step 0 if it
+loads none. One rank that loads is enough evidence for all, because often only one of them loads. The count is corrected
+here for all ranks alike, before any policy reads it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def of_the_job(status: JobState, agents: Sequence[AgentRecord | None]) -> list[AgentRecord | None]:
-    """The agents with steps of the job in place of steps of a process, in rounds that went on from a save."""
+    """Return the agents with step numbers of the job instead of step numbers of a process, for rounds that continued
+    from a save."""
     loaded = {a.round for a in agents if a is not None and a.loaded and a.resumed_step is None}
     before = {number: _before(status, agents, number) for number in loaded}
     return [
@@ -30,28 +31,28 @@ def of_the_job(status: JobState, agents: Sequence[AgentRecord | None]) -> list[A
 
 
 def last_save(view: View) -> int:
-    """The step after which the script last saved, as far as it is known; 0: it never did. One that began again at step
-    0 saves earlier steps than the process before it."""
+    """Return the step after which the script last saved, as far as it is known; 0 if it never did. A script that
+    began again at step 0 saves earlier steps than the process before it."""
     saved = max((a.last_save for a in view.in_round()), default=0)
     return saved or max(view.status.progress.lastSave, _find_late_save(view.status, view.agents))
 
 
 def is_known(status: JobState) -> bool:
-    """Whether the steps of the status are those of the job. They aren't of a script that had stepped before a restart,
-    and shows neither by its optimizer nor by `torch.save` and `torch.load` where it went on."""
+    """Return whether the steps of the status are those of the job. They are not for a script that had stepped before
+    a restart if neither its optimizer nor `torch.save` and `torch.load` show where it continued."""
     over = [r for r in status.recoveries if r.totalSeconds is not None and not r.overtaken]
     return bool(status.progress.lastSave) or not any(r.step and r.resumedStep is None for r in over)
 
 
 def repeats(view: View, resume_told: bool) -> bool:
-    """Whether steps of a round up to the highest one are done for a second time, as far as anybody can tell.
-    `resume_told`: the round told where it began."""
+    """Return whether steps of a round up to the highest one are done for a second time, as far as it is known.
+    `resume_told`: the round reported where it began."""
     return resume_told or not view.scripted or last_save(view) > 0
 
 
 def at_the_end(view: View) -> dict[str, object]:
-    """The fields of the round that follows: where the script has saved, and from where the steps of this round's
-    processes count. Nothing while a round forms: they were written when the one before it ended."""
+    """Return the fields for the following round: the script's last save, and the step from which the processes of
+    this round count. Return {} while a round forms, because these fields were written when the previous round ended."""
     if not view.round_is_open:
         return {}
     loaded = any(agent.loaded for agent in view.in_round())
@@ -60,7 +61,8 @@ def at_the_end(view: View) -> dict[str, object]:
 
 
 def _before(status: JobState, agents: Sequence[AgentRecord | None], number: int) -> int:
-    """Where a round began. Those after the one of the status were opened by agents, and go on from what was known."""
+    """Return the step at which a round began. Agents opened the rounds after the one of the status, so those
+    continue from what was known."""
     if number > status.round:
         return status.progress.lastSave
     return max(status.roundLastSave, _find_late_save(status, agents))

@@ -1,7 +1,7 @@
-"""The observation, ordered by slot: what every policy reads. Built once a pass, in O(slots).
+"""The observation ordered by slot, which every policy reads. It is built once in a pass, in O(slots).
 
-Every slot has a pod. Members are the slots whose ranks make up the world; the others are spares, and pods that came
-for a larger size or that a smaller one leaves behind. Only a member's loss is a failure of the job.
+Every slot has a pod. Members are the slots whose ranks form the world. The other slots are spares, pods that came for a
+larger size, and pods that remain after the job became smaller. Only the loss of a member is a failure of the job.
 """
 
 from __future__ import annotations
@@ -31,20 +31,24 @@ ENDED = ("Succeeded", "Failed")
 
 
 def report_interval_s(slots: int) -> float:
-    """How often each agent reports, so that a job of any size sends at most 200 reports a second."""
+    """Return the seconds between two reports of each agent, chosen so that a job of any size sends at most 200
+    reports a second."""
     return max(0.5, slots / 200)
 
 
 @dataclass(frozen=True)
 class View:
+    """Spec, status and observation of a job at one time, with the pods and agents ordered by slot. `now`: seconds
+    since 1970."""
+
     spec: JobSpec
     status: JobState
     observed: Observation
     now: float
-    incarnations: tuple[int, ...]  # of each slot, as the status has them
-    pods: tuple[PodRecord | None, ...]  # of each slot: the pod of the current incarnation
-    others: tuple[PodRecord, ...]  # pods of another incarnation, or of a slot that is no more
-    agents: tuple[AgentRecord | None, ...]  # of each slot: the agent in that pod, if this leader has heard it
+    incarnations: tuple[int, ...]  # The incarnation of each slot in the status.
+    pods: tuple[PodRecord | None, ...]  # For each slot: the pod of the current incarnation.
+    others: tuple[PodRecord, ...]  # Pods of another incarnation, or of a slot that no longer exists.
+    agents: tuple[AgentRecord | None, ...]  # For each slot: the agent in that pod, if this leader has heard it.
 
     @attribute
     def _in_round(self) -> list[AgentRecord]:
@@ -55,12 +59,12 @@ class View:
 
     @property
     def slots(self) -> int:
-        """How many there are, spares included."""
+        """Number of slots, spares included."""
         return len(self.incarnations)
 
     @attribute
     def members(self) -> tuple[int, ...]:
-        """Slots in rank order: of the round that is open, or as the one that forms would best have them."""
+        """The slots in rank order: those of the open round or, while a round forms, the preferred ones."""
         known = unpack_ranges(self.status.roundMap)
         if known:
             return tuple(known)
@@ -68,55 +72,58 @@ class View:
 
     @attribute
     def parked(self) -> tuple[int, ...]:
-        """Slots without a rank, in their order."""
+        """The slots without a rank, in their order."""
         members = frozenset(self.members)
         return tuple(slot for slot in range(self.slots) if slot not in members)
 
     @attribute
     def round_is_open(self) -> bool:
-        """Ranks run, or may run, in the round of the status."""
+        """True if ranks run, or may run, in the round of the status."""
         return self.status.round > 0 and self.status.roundStore != ""
 
     @property
     def scripted(self) -> bool:
-        """The ranks run a user's own script: perhaps without a storage fence, and with steps counted per process."""
+        """True if the ranks run a user's own script. It may write to storage without a fence, and it may count steps
+        per process."""
         return self.spec.framework is not Framework.TRAINMASTER
 
     @attribute
     def interval_s(self) -> float:
-        """How often each agent reports: what this job's size asks for, or all jobs together."""
+        """Seconds between two reports of each agent: what the size of this job requires, or what all jobs together
+        require."""
         return max(report_interval_s(self.slots), self.observed.report_interval_s)
 
     @attribute
     def lost_after_s(self) -> float:
-        """Silence after which an agent counts as dead: several reports must have been missed."""
+        """Seconds of silence after which an agent counts as dead. It is at least four report intervals, so that
+        several reports must be missing."""
         return max(self.spec.recovery.agentLostSeconds, 4 * self.interval_s)
 
     @property
     def refusal(self) -> Refusal | None:
-        """Why pods can't be created, if that is more than a moment's trouble."""
+        """Why pods cannot be created; None if they can, or if the reason may pass in a moment."""
         refusal = self.observed.refusal
         return None if refusal is None or refusal.passing else refusal
 
     def in_round(self) -> list[AgentRecord]:
-        """Agents of members that run the status' round, by slot."""
+        """Return the agents of members that run the status' round, ordered by slot."""
         return self._in_round
 
     @property
     def all_saved(self) -> bool:
-        """Every rank of the round has ended, and some because they were asked to save and stop."""
+        """True if every rank of the round has ended, and some of them because they were asked to save and stop."""
         agents = self.in_round()
         ended = all(a.saved or a.done for a in agents) and any(a.saved for a in agents)
         return ended and len(agents) == len(self.members)
 
     def highest_step(self) -> int:
-        """Ever reached by this job."""
+        """Return the highest step that this job has ever reached."""
         steps = [stepped_to(self, a, r) for a in self.in_round() for r in a.ranks]
         return max([self.status.progress.highestStep, *steps])
 
 
 def stepped_to(view: View, agent: AgentRecord, rank: RankReport) -> int:
-    """The step that a rank has reached by its own work in this round; 0 before its first completed step.
+    """Return the step that a rank has reached by its own work in this round; 0 before its first completed step.
 
     A round that resumes where the job ends has nothing left to do: its ranks are done at that step.
     """
@@ -129,6 +136,7 @@ def stepped_to(view: View, agent: AgentRecord, rank: RankReport) -> int:
 
 
 def look(spec: JobSpec, status: JobState, observed: Observation, now: float) -> View:
+    """Return the view of a job. `now`: seconds since 1970."""
     incarnations = unpack_counts(status.incarnations)
     pods: list[PodRecord | None] = [None] * len(incarnations)
     others: list[PodRecord] = []
@@ -146,12 +154,13 @@ def look(spec: JobSpec, status: JobState, observed: Observation, now: float) -> 
 
 
 def is_current(pod: PodRecord, incarnations: Sequence[int]) -> bool:
-    """Whether it is the one that its slot has by the status."""
+    """Return whether the pod has the incarnation that the status gives its slot."""
     return 0 <= pod.slot < len(incarnations) and pod.incarnation == incarnations[pod.slot]
 
 
 def _current(agent: AgentRecord | None, pod: PodRecord | None, incarnation: int) -> AgentRecord | None:
-    """The agent if it speaks for the current incarnation. What it said last still counts when its pod has vanished."""
+    """Return the agent if its report is about the current incarnation, else None. Its last report still counts after
+    its pod has vanished."""
     if agent is None or agent.incarnation != incarnation or (pod is not None and agent.pod_uid != pod.uid):
         return None
     return agent

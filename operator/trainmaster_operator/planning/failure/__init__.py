@@ -1,1 +1,1 @@
-"""What the operator does about a failure."""
+"""What the operator does after a failure."""

@@ -1,4 +1,5 @@
-"""Pods that were told to end (evicted, preempted, deleted by hand): save first, then replace them. Counts nothing."""
+"""Pods that were told to end (evicted, preempted, deleted by a person): the ranks save first, then the pods are
+replaced. The restart uses no budget."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from trainmaster_operator.planning.lifecycle import saving
 
 
 def leaving(view: View) -> tuple[int, ...]:
-    """Slots whose pod will end soon, and whose agent can still take part in saving."""
+    """Return the slots whose pod will end soon and whose agent can still take part in a save."""
     return tuple(slot for slot in sorted(view.members) if saves_first(view, slot))
 
 
 def saves_first(view: View, slot: int) -> bool:
-    """The pod is going, but training runs and its agent answers: there is something to save, and a way to."""
+    """Return whether the slot's pod is about to end while training runs and its agent answers, so that its ranks can
+    save first."""
     pod, agent = view.pods[slot], view.agents[slot]
     if pod is None or agent is None or pod.phase in ENDED or not (pod.deleting or agent.draining):
         return False
@@ -26,7 +28,8 @@ def saves_first(view: View, slot: int) -> bool:
 
 
 def saved(view: View) -> Fault | None:
-    """Every rank has stopped on request and nobody suspends the job: it goes on without those that leave."""
+    """Return the fault of the pods that leave, once every rank has stopped on request and the job is not to be
+    suspended. The job then continues without these pods. Return None otherwise."""
     if not view.round_is_open or not view.all_saved:
         return None
     slots = tuple(slot for slot in sorted(view.members) if _goes(view, slot))
@@ -49,10 +52,10 @@ def _goes(view: View, slot: int) -> bool:
 
 
 def _why(view: View, slot: int) -> str:
-    """Why the slot's pod ends, as far as the pod tells."""
+    """Return why the pod of the slot ends, as far as the pod shows it."""
     pod = view.pods[slot]
     if pod is None:
         return f"the pod of slot {slot} was deleted"
     if pod.disruption:
-        return f"pod {pod.name} was told to end ({pod.disruption})"
-    return f"pod {pod.name} was deleted" if pod.deleting else f"pod {pod.name} was told to end"
+        return f"the cluster terminates pod {pod.name} ({pod.disruption})"
+    return f"pod {pod.name} was deleted" if pod.deleting else f"pod {pod.name} is being terminated"

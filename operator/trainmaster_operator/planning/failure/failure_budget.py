@@ -1,4 +1,4 @@
-"""How often a failure is answered: a budget per rung within a window, and per cause without progress."""
+"""How often a failure is answered: a budget per rung within a window, and a limit per cause without progress."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from trainmaster_operator.planning.facts.times import rfc3339, since
 LADDER = (Rung.IN_PLACE, Rung.POD, Rung.FULL)
 
 ENTRIES = 32
-"""Entries that the status keeps. Beyond that the oldest are merged, at the later time of the two: never forgotten."""
+"""Maximum number of entries that the status keeps. Beyond it the oldest entries are merged and keep the later of
+their two times, so no restart is forgotten."""
 
 FREE_WITHOUT_PROGRESS = 3
-"""Restarts for the same cause without progress that are free, where the cause lies within the job (a lost store)."""
+"""Number of free restarts for the same cause without progress, for causes within the job such as a lost store."""
 
 
 def affordable(budget: BudgetSpec, spent: Sequence[Spent], cause: str, floor: Rung, step: int, now: float) -> Rung:
-    """The lowest rung from `floor` on that the budget allows; `Rung.FREE` when none is left.
+    """Return the lowest rung from `floor` on that the budget allows, or `Rung.FREE` if the budget allows none.
 
-    `step`: the job's highest step; spendings below it don't count for the cause.
+    `step`: the job's highest step. Restarts at lower steps do not count for the cause.
     """
     for rung in LADDER[LADDER.index(floor) :]:
         within = sum(s.count for s in spent if s.rung is rung and since(s.time, now) < budget.windowSeconds)
@@ -30,21 +31,23 @@ def affordable(budget: BudgetSpec, spent: Sequence[Spent], cause: str, floor: Ru
 
 
 def limit(budget: BudgetSpec, rung: Rung) -> int:
+    """Return the number of restarts at this rung that the budget allows within its window."""
     return {Rung.IN_PLACE: budget.inPlace, Rung.POD: budget.pod, Rung.FULL: budget.full}[rung]
 
 
 def without_progress(spent: Sequence[Spent], cause: str, rung: Rung, step: int) -> int:
-    """Restarts at this rung for this cause since the job's step last rose."""
+    """Return the number of restarts at this rung for this cause since the job's step last increased."""
     return sum(s.count for s in spent if s.rung is rung and s.cause == cause and s.step >= step)
 
 
 def cleared(spent: Sequence[Spent]) -> list[Spent]:
-    """As after progress: when a person has looked at the job and lets it go on."""
+    """Return the entries as they are after progress. This is used when a person has looked at the job and lets it
+    continue."""
     return [s.model_copy(update={"step": -1}) for s in spent]
 
 
 def charge(budget: BudgetSpec, spent: Sequence[Spent], rung: Rung, cause: str, step: int, now: float) -> list[Spent]:
-    """The spendings with one more, and without those that can't count any more."""
+    """Return the entries with one more, and without those that can no longer count."""
     kept = [
         s for s in spent if s.step >= step or (s.rung is not Rung.FREE and since(s.time, now) < budget.windowSeconds)
     ]
@@ -55,7 +58,8 @@ def charge(budget: BudgetSpec, spent: Sequence[Spent], rung: Rung, cause: str, s
 
 
 def _merged(spent: list[Spent]) -> list[Spent]:
-    """One entry less: two of the same rung, cause and, if possible, step become one; the oldest first."""
+    """Return one entry less: two entries with the same rung, cause and, if possible, step become one, the oldest
+    first."""
     for same_step in (True, False):
         seen: dict[tuple[Rung, str, int], int] = {}
         for at, entry in enumerate(spent):

@@ -1,6 +1,6 @@
-"""A job that waits for a person: its ranks have ended, its pods stay as they are, so that somebody can look.
+"""A job that a rule holds: its ranks have ended and its pods stay as they are, so that a person can inspect them.
 
-Suspending the job lets the pods go; resuming it goes on with fresh ones (docs/decisions/009).
+Suspending the job deletes the pods; resuming it continues with new ones (docs/decisions/009).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from trainmaster_operator.planning.failure import failure_budget
 from trainmaster_operator.planning.lifecycle import revision, suspend
 from trainmaster_operator.planning.rounds import open_round
 
-WAY_OUT = "suspend and resume the job to go on"
+WAY_OUT = "suspend and resume the job to continue it"
 
 
 def held(view: View, fault: Fault) -> Change:
-    """The ranks are fenced off and end; nothing else happens."""
+    """Return the change that holds the job: its ranks are fenced off and end, and nothing else happens."""
     status = view.status
     return changed(
         status,
@@ -31,9 +31,10 @@ def held(view: View, fault: Fault) -> Change:
 
 
 def release(view: View) -> Change | None:
-    """Suspend a held job once a person asks for it. That answers the failure, so its cause counts from zero again."""
+    """Suspend a held job once a person asks for it. The failure is answered then, so the restarts for its cause no
+    longer count."""
     if not view.spec.suspend and not revision.restart_asked(view):
         return None
-    change = suspend.stopped(view, "it was held, and nothing had to be saved")
+    change = suspend.stopped(view, "the job was held, so there was nothing to save")
     spent = failure_budget.cleared(view.status.spent)
     return Change(change.status.model_copy(update={"spent": spent}), change.events)

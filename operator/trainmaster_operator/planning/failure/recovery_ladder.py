@@ -1,9 +1,9 @@
-"""What evidence counts first, and what a failure does: the recovery ladder.
+"""What a failure leads to: the recovery ladder.
 
-In place (processes only) -> replace the pod -> replace all pods -> shrink -> fail, unless a rule of the job says what
-to do. Whatever the rung, one status write holds all of it: the new round or incarnations, the count, the record. So a
-failure is counted once wherever the operator dies, and once it is written the evidence is of an older round and no
-longer seen.
+The rungs are: restart processes in place, replace the pod, replace all pods, shrink, fail. A rule of the job may decide
+otherwise. Whatever the rung, one status write holds all of it: the new round or incarnations, the count and the record.
+So a failure is counted once wherever the operator dies, and after the write the evidence belongs to an older round and
+no longer counts.
 """
 
 from __future__ import annotations
@@ -11,32 +11,23 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from trainmaster.contract.wire import Cause, ExitCode, Verdict
+from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.recovery_rules import RuleAction
 from trainmaster_operator.planning.facts.change import RECOVERIES, Change, changed, warning
-from trainmaster_operator.planning.facts.fault import FATAL, NOT_THE_JOBS, Fault, of_verdict
+from trainmaster_operator.planning.facts.fault import NOT_THE_JOBS, Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery, Restarts, Rung, Spent
-from trainmaster_operator.planning.facts.observation import AgentRecord
-from trainmaster_operator.planning.facts.once import once
 from trainmaster_operator.planning.facts.times import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.failure import (
-    drain,
-    early_leaver,
     failure_budget,
     hold,
-    pod_differences,
     repetition,
     retry,
     rule_matching,
 )
 from trainmaster_operator.planning.lifecycle import elastic, suspend
-from trainmaster_operator.planning.liveness import agents, hang, straggler
 from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import open_round
-
-CASCADE_WAIT_S = 1.0
-"""How long ranks that only lost a peer wait for the word of the peer's own agent."""
 
 _RUNGS = {
     RuleAction.RESTART_IN_PLACE: Rung.IN_PLACE,
@@ -53,62 +44,9 @@ _ADVICE = {
 }
 
 
-def find_first_cause(view: View) -> Fault | None:
-    """Return the one failure to answer, never the cascade behind it; None if there is none.
-
-    Words that a restart can't help with come first, then pods whose software differs, then proof (pods that ended, a
-    lost store), then the earliest verdict, then silence. Verdicts of ranks that merely lost a peer count when nothing
-    better shows up in time.
-    """
-    verdicts = _verdicts(view)
-    causes = [a for a in verdicts if a.verdict and not a.verdict.cascade]
-    for agent in causes:
-        assert agent.verdict is not None
-        if _is_fatal(view, agent.verdict):
-            return of_verdict(view, agent, agent.verdict, fatal=True, floor=Rung.IN_PLACE)
-    hopeless = repetition.on_every_rank(view, verdicts)
-    if hopeless is not None and hopeless.verdict is not None:
-        fault = of_verdict(view, hopeless, hopeless.verdict, fatal=True, floor=Rung.IN_PLACE)
-        return replace(fault, hopeless=repetition.EVERY_RANK)
-    if (differing := pod_differences.differing_pods(view)) is not None:
-        return differing
-    found = drain.saved(view) or agents.ended(view) or agents.replaced(view) or _store_lost(view)
-    if found is not None:
-        return found
-    if not causes and (silent := agents.lost(view)) is not None:
-        return silent  # which is what the others lost
-    if repetition.waits_for_others(view, verdicts):
-        return None
-    lost = [] if causes else _cascade(view, verdicts)
-    if lost and (left := early_leaver.behind(view, lost[0])) is not None:
-        return left
-    for agent in causes or lost:
-        assert agent.verdict is not None
-        floor = Rung.POD if agent.verdict.cause is Cause.HARDWARE_FAULT else Rung.IN_PLACE
-        return of_verdict(view, agent, agent.verdict, floor=floor)
-    return early_leaver.explained(view, hang.hang(view)) or straggler.straggler(view)
-
-
-def _is_fatal(view: View, verdict: Verdict) -> bool:
-    """Whether a restart would fail in the same way, or repeat what is done. A job that was to stop before its end goes
-    on from an earlier checkpoint, so it is none of these."""
-    if verdict.cause is Cause.CHECKPOINT_FAILED:
-        return not view.spec.suspend and not view.status.stopBound
-    return verdict.cause in FATAL or verdict.exit_code == ExitCode.DO_NOT_RESTART
-
-
-def cascade_due_s(view: View) -> float | None:
-    """When verdicts of ranks that merely lost a peer start to count."""
-    ages = [a.verdict_age_s for a in _verdicts(view)]
-    waits = [CASCADE_WAIT_S - age for age in ages]
-    if (wait := repetition.due_s(view, _verdicts(view))) is not None:
-        waits.append(wait)
-    waits += [view.lost_after_s - min(age, view.observed.leading_s) for age in ages]
-    return min((wait for wait in waits if wait > 0), default=None)
-
-
 def recover(view: View, fault: Fault) -> Change:
-    """The answer to a failure, in one write: what the job's own rules say, else what suits its cause."""
+    """Return the answer to a failure as one change: what the job's own rules say or, without a rule, what suits its
+    cause."""
     found = rule_matching.first_match(view, fault)
     if found is not None:
         rule, name = found
@@ -119,7 +57,7 @@ def recover(view: View, fault: Fault) -> Change:
 
 
 def _by_rule(view: View, fault: Fault, action: RuleAction) -> Change | None:
-    """None where the action isn't possible."""
+    """Return the answer that a rule gives, or None if its action is not possible."""
     if action is RuleAction.FAIL:
         return fail(view, fault, f"{fault.rule} ends the job: {fault.message}")
     if action is RuleAction.HOLD:
@@ -145,10 +83,10 @@ def _by_cause(view: View, fault: Fault) -> Change:
         return fail(view, fault, f"{_ADVICE[Cause.FENCED]}: {fault.message}")
     divisor = retry.halved(view, fault)
     if divisor is not None:
-        return _free_restart(view, fault, f"with micro-batches {divisor} times smaller", microDivisor=divisor)
+        return _free_restart(view, fault, f"with micro-batches of 1/{divisor} of their size", microDivisor=divisor)
     tried = repetition.restarts_in_vain(view, fault)
     if repetition.is_certain(tried):
-        # Fewer pods share the data in another way, so where the job allows them they are still worth a try.
+        # With fewer pods the data is shared differently, so shrinking may still help where the job allows it.
         return elastic.shrink(view, fault) or fail(view, fault, repetition.explain_end(tried, fault))
     if not tried:
         return _climb(view, fault, fault.floor)
@@ -157,7 +95,8 @@ def _by_cause(view: View, fault: Fault) -> Change:
 
 
 def _climb(view: View, fault: Fault, floor: Rung, how: str = "") -> Change:
-    """The lowest rung from `floor` on that the budget allows; when none is left, fewer pods, or the end."""
+    """Restart at the lowest rung from `floor` on that the budget allows. If the budget allows none, shrink; if that
+    is impossible too, fail."""
     limits, spent, step = view.spec.recovery.budget, view.status.spent, view.highest_step()
     rung = failure_budget.affordable(limits, spent, fault.cause.value, floor, step, view.now)
     if rung is not Rung.FREE:
@@ -168,15 +107,16 @@ def _climb(view: View, fault: Fault, floor: Rung, how: str = "") -> Change:
     r = view.status.restarts
     tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
     again = (
-        f"; the failure before was the same, also after step {fault.step}"
+        f"; the previous failure was the same, after the same step {fault.step}"
         if repetition.is_last_again(view, fault)
         else ""
     )
-    return fail(view, fault, f"the recovery budget is spent after {tried}{again}: {fault.message}")
+    return fail(view, fault, f"the recovery budget is exhausted after {tried}{again}: {fault.message}")
 
 
 def _skip(view: View, fault: Fault) -> Change | None:
-    """Again from the last checkpoint, without the samples of the step that diverged. As often as its budget has it."""
+    """Restart from the last checkpoint without the samples of the step that diverged, as often as the budget of rung
+    inPlace allows."""
     ranges = retry.skipped(view, fault)
     if ranges is None:
         return None
@@ -184,7 +124,7 @@ def _skip(view: View, fault: Fault) -> Change | None:
     rung = failure_budget.affordable(limits, view.status.spent, fault.cause.value, Rung.IN_PLACE, step, view.now)
     if rung is not Rung.IN_PLACE:
         count = sum(end - first for first, end in view.status.skipped)
-        return fail(view, fault, f"training diverges though {count} samples are left out: {fault.message}")
+        return fail(view, fault, f"training still diverges although {count} samples are skipped: {fault.message}")
     words = f"without samples {fault.samples[0]} to {fault.samples[1] - 1}"
     return _restart(view, fault, rung, rung, words, skipped=ranges)
 
@@ -194,6 +134,7 @@ def _free_restart(view: View, fault: Fault, how: str = "", **fields: object) -> 
 
 
 def fail(view: View, fault: Fault, words: str) -> Change:
+    """Return the change that ends the job as failed. `words`: the message for events and status."""
     failure = fault.record(view)
     return changed(
         view.status,
@@ -208,7 +149,8 @@ def fail(view: View, fault: Fault, words: str) -> Change:
 
 
 def _restart(view: View, fault: Fault, rung: Rung, charged: Rung, how: str = "", **more: object) -> Change:
-    """A new round above the old one; with a store at once if every agent is there, else it forms first.
+    """Return a change to a new round above the old one. It has a store at once if every agent is ready, else it forms
+    first.
 
     `how` and `more`: what else is new, in words and in fields of the status.
     """
@@ -257,7 +199,8 @@ def _counted(restarts: Restarts, rung: Rung) -> Restarts:
 
 
 def _is_free(fault: Fault, spent: list[Spent], step: int) -> bool:
-    """Not the job's doing. What the job might do to itself again and again is free only a few times."""
+    """Return whether the restart uses no budget, because the job is not responsible. Causes that the job might
+    repeat are free only a few times."""
     if fault.free:
         return True
     if fault.cause not in NOT_THE_JOBS:
@@ -269,38 +212,5 @@ def _is_free(fault: Fault, spent: list[Spent], step: int) -> bool:
 
 
 def newer_round(message: str) -> int:
-    """The highest round that a FENCED verdict names ("round 7 has it"); 0 if it names none."""
+    """Return the highest round that a FENCED verdict names ("round 7 has it"); 0 if it names none."""
     return max((int(n) for n in re.findall(r"\bround (\d{1,9})\b", message)), default=0)
-
-
-@once
-def _verdicts(view: View) -> list[AgentRecord]:
-    """Agents with a verdict of this round, the earliest first."""
-    found = [a for a in view.in_round() if a.verdict is not None and a.verdict.round == view.status.round]
-    return sorted(found, key=lambda a: (-a.verdict_age_s, a.slot))
-
-
-def _cascade(view: View, verdicts: list[AgentRecord]) -> list[AgentRecord]:
-    """Ranks that merely lost a peer, when nothing better shows up in time. While a member has said nothing since they
-    spoke, the word of its end is on its way: to restart beside it would be in vain, and its end would count again. A
-    new leader waits for it anew: it knows only what it has heard itself."""
-    late = [agent for agent in verdicts if agent.verdict_age_s >= CASCADE_WAIT_S]
-    if not late or min(late[0].verdict_age_s, view.observed.leading_s) >= view.lost_after_s:
-        return late
-    agents = (view.agents[slot] for slot in view.members)
-    return [] if any(a is None or a.silent_s >= late[0].verdict_age_s for a in agents) else late
-
-
-def _store_lost(view: View) -> Fault | None:
-    for agent in view.in_round():
-        if agent.store_lost:
-            pod = view.pods[agent.slot]
-            return Fault(
-                cause=Cause.STORE_LOST,
-                message=f"the store of round {view.status.round} is gone from {pod.name if pod else 'its pod'}",
-                slots=(agent.slot,),
-                pod=pod.name if pod else "",
-                node=pod.node if pod else "",
-                step=view.highest_step(),
-            )
-    return None

@@ -1,9 +1,10 @@
 """Failures that a restart would only repeat: in the same way, before the first step of a round or after the same step.
 
-The same way means: the same cause, exit code and words, once what differs from rank to rank is taken out of the words.
-Agents say which last words are of the program itself (`Recurrence`). Where memory, a device, a network or a file may
-be to blame, nothing here applies, not even the third time. That is deliberate, and docs/failures.md says so under
-*Failures before the first step*: a mount that comes up late looks like a mistyped path, so the budget decides both.
+"The same way" means the same cause, exit code and message, after everything that differs between ranks is removed from
+the message. Agents say which last messages come from the program itself (`Recurrence`). Where memory, a device, a
+network or a file may be to blame, nothing here applies, not even the third time. That is deliberate, and
+docs/failures.md says so under *Failures before the first step*: a mount that comes up late looks like a mistyped path,
+so the budget decides both.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from trainmaster_operator.planning.facts.times import seconds_of, since
 from trainmaster_operator.planning.facts.view import View, stepped_to
 
 OTHERS_WAIT_S = 5.0
-"""How long a program that certainly can't start on one rank waits for the word of the others: they import for seconds,
-and not all at the same speed."""
+"""Seconds for which the verdict of a program that certainly cannot start on one rank waits for the other ranks,
+which import for seconds and at different speeds."""
 
 UNSEEN_S = 600.0
-"""Where no step of the job is known, perhaps because nobody can count them: how long after its start a round counts as
-one without a step."""
+"""If no step of the job is known, perhaps because its steps cannot be counted: seconds after its start for which a
+round counts as one without a step."""
 
 EVERY_RANK = "every rank failed in this way before its first step, so a restart would not help"
 TWICE = "the job failed twice in this way before its first step, so a third try would not help"
 
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|(?:/[^\s'\":,;()]+)+|\b[0-9a-fA-F]{8,}\b|\d+")
-"""What differs from rank to rank and from try to try: addresses, paths, identifiers, numbers."""
+"""What differs between ranks and between tries: addresses, paths, identifiers, numbers."""
 
 _EXCEPTION = re.compile(r"[A-Za-z_]\w*(?=:)")
-"""The type of an exception at the beginning of its words."""
+"""The type of an exception at the beginning of its message."""
 
 
 def on_every_rank(view: View, verdicts: Sequence[AgentRecord]) -> AgentRecord | None:
-    """The first of `verdicts`, the earliest first, if no restart can help: every rank of the round has ended in the
-    same way without a step, since its program can't be loaded or refuses its arguments."""
+    """Return the first of `verdicts` if no restart can help: every rank of the round has ended in the same way
+    without a step, because its program cannot be loaded or refuses its arguments. `verdicts`: the earliest first."""
     if not _alike(view, verdicts) or len(verdicts) < len(view.members):
         return None
     ended = all(r.state is RankState.EXITED and r.exit_code != 0 for a in verdicts for r in a.ranks)
@@ -47,17 +48,17 @@ def on_every_rank(view: View, verdicts: Sequence[AgentRecord]) -> AgentRecord | 
 
 
 def waits_for_others(view: View, verdicts: Sequence[AgentRecord]) -> bool:
-    """Whether other ranks may yet fail in the same way: a restart now could spare one try in vain."""
+    """Return whether other ranks may soon fail in the same way, so that waiting for them can save a useless restart."""
     return _alike(view, verdicts) and verdicts[0].verdict_age_s < OTHERS_WAIT_S
 
 
 def due_s(view: View, verdicts: Sequence[AgentRecord]) -> float | None:
-    """When that wait is over."""
+    """Return the seconds until that wait ends; None if there is no wait."""
     return OTHERS_WAIT_S - verdicts[0].verdict_age_s if waits_for_others(view, verdicts) else None
 
 
 def is_repeated(view: View, fault: Fault) -> bool:
-    """Whether this failure and the last one are the same, and neither round came to a step."""
+    """Return whether this failure and the last one are the same and neither round completed a step."""
     return fault.recurs is not Recurrence.UNKNOWN and _two_without_a_step(view) and _came_before(view, fault)
 
 
@@ -79,19 +80,20 @@ def restarts_in_vain(view: View, fault: Fault) -> list[Rung]:
 
 
 def is_last_again(view: View, fault: Fault) -> bool:
-    """Whether the last failure had the same cause, exit code and words, and came after the same step."""
+    """Return whether the last failure had the same cause, exit code and message and came after the same step."""
     last = view.status.lastFailure
     same_step = last is not None and fault.step > 0 and last.step == fault.step
     return same_step and _came_before(view, fault)
 
 
 def is_certain(tried: Sequence[Rung]) -> bool:
-    """Whether a failure would come again after every restart: a restart did not help, and a new pod did not either."""
+    """Return whether a failure would come again after every restart: a restart did not help, and a new pod did not
+    help either."""
     return len(tried) > 1 and any(rung is not Rung.IN_PLACE for rung in tried)
 
 
 def explain_end(tried: Sequence[Rung], fault: Fault) -> str:
-    """Say why the job ends, with the rule that ends it at the first of these failures."""
+    """Return why the job ends, with the rule that would end it at the first of these failures."""
     named = _EXCEPTION.match(fault.message)
     message = f", message: {named[0]}" if named else ""
     return (
@@ -102,7 +104,7 @@ def explain_end(tried: Sequence[Rung], fault: Fault) -> str:
 
 
 def _came_before(view: View, fault: Fault) -> bool:
-    """Whether the last failure, of an earlier round, had the same cause, exit code and words."""
+    """Return whether the last failure, in an earlier round, had the same cause, exit code and message."""
     last = view.status.lastFailure
     if last is None or last.round >= view.status.round:
         return False
@@ -111,13 +113,15 @@ def _came_before(view: View, fault: Fault) -> bool:
 
 
 def _answered(recovery: Recovery, fault: Fault, step: int) -> bool:
-    """Whether this restart answered a failure with the cause of `fault`, and no step beyond `step` was made since."""
+    """Return whether this restart answered a failure with the cause of `fault` and no step beyond `step` was
+    completed since."""
     counted = recovery.rung in (Rung.IN_PLACE, Rung.POD, Rung.FULL)
     return counted and recovery.cause == fault.cause.value and recovery.step == step
 
 
 def _two_without_a_step(view: View) -> bool:
-    """Neither this round nor the one before it: the recovery between them is open, and so is the one before, if any."""
+    """Return whether neither this round nor the previous one completed a step. The recovery between them is open
+    then, and so is the one before it, if there is any."""
     status, recoveries = view.status, view.status.recoveries
     if not recoveries or recoveries[-1].totalSeconds is not None or not _is_early(view):
         return False
@@ -129,14 +133,15 @@ def _two_without_a_step(view: View) -> bool:
 
 
 def _is_early(view: View) -> bool:
-    """Whether no step of this round is known, and its ranks can hardly have made any that nobody counts."""
+    """Return whether no step of this round is known and its ranks can hardly have completed steps that cannot be
+    counted."""
     stepped = any(stepped_to(view, agent, rank) > 0 for agent in view.in_round() for rank in agent.ranks)
     known = view.status.progress.highestStep > 0
     return not stepped and (known or since(view.status.roundOpenedAt, view.now) < UNSEEN_S)
 
 
 def _alike(view: View, verdicts: Sequence[AgentRecord]) -> bool:
-    """Whether they all tell of a program that can't start, in the same words."""
+    """Return whether all verdicts report, with the same message, a program that cannot start."""
     said = [agent.verdict for agent in verdicts if agent.verdict is not None]
     certain = bool(said) and all(verdict.recurs is Recurrence.CERTAIN for verdict in said)
     return certain and len({_way(verdict) for verdict in said}) == 1 and _is_early(view)

@@ -1,4 +1,4 @@
-"""What the next round does otherwise than the one that failed: smaller micro-batches, or without some samples."""
+"""What the next round does differently after a failure: smaller micro-batches, or without some samples."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.view import View
 
 RANGES = 32
-"""Ranges of skipped samples that the status keeps."""
+"""Maximum number of ranges of skipped samples that the status keeps."""
 
 
 def halved(view: View, fault: Fault) -> int | None:
-    """The divisor of the micro-batch after a device ran out of memory; None where that is no way out.
+    """Return the new divisor of the micro-batch after a device ran out of memory; None if a smaller micro-batch is no
+    solution.
 
-    Each halving is another attempt with less memory, and there are few: they count nothing.
+    Each halving is another attempt with less memory, and only few are possible, so they use no budget.
     """
     training = view.spec.training
     if training is None or fault.cause is not Cause.OUT_OF_MEMORY or not fault.on_device:
@@ -35,8 +36,8 @@ def halved(view: View, fault: Fault) -> int | None:
 
 
 def skipped(view: View, fault: Fault) -> list[list[int]] | None:
-    """What is left out from now on, the samples of the failed step included; None where these aren't known, were left
-    out already, or would be one range too many."""
+    """Return the ranges of samples to skip from now on, including those of the failed step. Return None if these are
+    not known, are skipped already, or would be one range too many."""
     if len(fault.samples) != 2 or fault.samples[0] >= fault.samples[1]:
         return None
     before = merged(view.status.skipped)

@@ -1,4 +1,4 @@
-"""Which of a job's rules fits a failure."""
+"""The rule of a job that matches a failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainmaster_operator.planning.facts.view import View
 
 
 def first_match(view: View, fault: Fault) -> tuple[RuleSpec, str] | None:
-    """(the first rule that fits, what it is called)."""
+    """Return (the first rule that matches, its name or position); None if no rule matches."""
     for number, rule in enumerate(view.spec.recovery.rules):
         if _fits(rule, fault):
             return rule, rule.name or f"recovery.rules[{number}]"
@@ -21,7 +21,7 @@ def _fits(rule: RuleSpec, fault: Fault) -> bool:
         if fault.cause.value not in rule.causes:
             return False
     elif fault.free or fault.cause in NOT_THE_JOBS:
-        return False  # a rule that names no cause hardly means evictions
+        return False  # A rule without causes is not meant for evictions and the like.
     if rule.exitCodes and fault.shell_code not in rule.exitCodes:
         return False
     return rule.message is None or _found(rule.message, fault)

@@ -1,7 +1,8 @@
-"""Another number of pods for a job that runs: asked for, or because nothing else is left.
+"""Changes of the number of pods of a running job: because a user asks for it, or because no other recovery is left.
 
-A resize is three intents. Slots are added, and training goes on until their pods are ready; then all ranks stop at one
-step and save (`coordinated_stop`); then a round of the other size opens. Slots that a smaller job leaves go after that.
+A resize consists of three intents. First slots are added, and training continues until their pods are ready. Then all
+ranks stop at one step and save (`coordinated_stop`). Then a round of the new size opens. After that, slots that a
+smaller job no longer needs are removed.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import open_round, sizes
 
 HEARD_AFTER_S = 3.0
-"""A new leader counts on every pod's agent to have found it by then."""
+"""Seconds after which a new leader assumes that the agents of all pods have found it."""
 
-AS_WISHED = "SizeAsWished"  # the condition that says why a job hasn't the size that was asked for
+AS_WISHED = "SizeAsWished"  # The condition that says why a job does not have the size that was asked for.
 
 
 def next_size(view: View) -> int | None:
-    """The size to which a job that trains is resized now; None: it stays as it is."""
+    """Return the number of pods to which a training job is resized now; None if it keeps its size."""
     status = view.status
     trains = status.phase is JobPhase.RUNNING or (status.phase is JobPhase.RESIZING and status.stopAt is not None)
     if not view.round_is_open or not trains:
@@ -45,19 +46,20 @@ def next_size(view: View) -> int | None:
     fits = sizes.largest((n for n in sizes.legal(view.spec) if n <= wish), there)
     if fits is None or fits <= size:
         return None
-    # Those that are still missing are worth a wait, so that one resize will do.
+    # Missing pods are worth a wait, so that one resize is enough.
     late = since(status.workers.resizedAt, view.now) >= view.spec.recovery.elastic.waitSeconds
     return fits if fits == wish or late else None
 
 
 def _starts_at_once(view: View, slot: int) -> bool:
-    """Nobody has to wait for the slot's pod, whose ranks are forked from what has imported all that they need."""
+    """Return whether the slot's pod is ready and its ranks can be forked from a process that has imported all
+    modules."""
     agent = view.agents[slot]
     return open_round.ready(view, slot) and agent is not None and not agent.warming
 
 
 def due_s(view: View) -> float | None:
-    """When pods that are there may be taken though they could not be so far."""
+    """Return the seconds until pods may be used that could not be used so far; None if there are none."""
     if not view.round_is_open or sizes.wanted(view) <= len(view.members):
         return None
     if has_unheard_pods(view):
@@ -67,7 +69,8 @@ def due_s(view: View) -> float | None:
 
 
 def resize_round(view: View) -> Change | None:
-    """Begin a round of another size once every rank has stopped for it after a checkpoint. It counts no failure."""
+    """Begin a round of another size once every rank has stopped for it after a checkpoint. This restart uses no
+    budget."""
     status = view.status
     if not _stopped(view) or has_unheard_pods(view):
         return None
@@ -100,10 +103,10 @@ def _stopped(view: View) -> bool:
 
 
 def has_unheard_pods(view: View) -> bool:
-    """Whether a job that grows has running pods whose agents this leader has not heard yet.
+    """Return whether a growing job has running pods whose agents this leader has not heard yet.
 
-    Ranks were stopped for these pods, perhaps by the leader before this one. A round without them would be followed
-    by another one.
+    The ranks were stopped for these pods, perhaps by the previous leader. A round without them would be followed by
+    another one.
     """
     grows = sizes.wanted(view) > len(view.members)
     if not grows or not _stopped(view) or view.observed.leading_s >= HEARD_AFTER_S:
@@ -114,7 +117,8 @@ def has_unheard_pods(view: View) -> bool:
 
 
 def shrink(view: View, fault: Fault) -> Change | None:
-    """The answer to a failure with fewer pods; None where workers.min or the parallelism doesn't allow it."""
+    """Answer a failure by continuing with fewer pods. Return None if workers.min or the parallelism does not allow
+    it."""
     status = view.status
     if status.round == 0:
         return None
@@ -133,7 +137,8 @@ def shrink(view: View, fault: Fault) -> Change | None:
         startedAt=rfc3339(view.now - fault.age_s),
         clock={name: round(max(0.0, seconds), 4) for name, seconds in fault.clock.items()},
     )
-    words = f"{fault.title}: {fault.message[:700]}; {size} of {len(view.members)} pods go on (round {number})"
+    goes_on = f"the job continues with {size} of {len(view.members)} pods (round {number})"
+    words = f"{fault.title}: {fault.message[:700]}; {goes_on}"
     return changed(
         status,
         warning("Recovering", words),
@@ -150,7 +155,7 @@ def shrink(view: View, fault: Fault) -> Change | None:
 def resize_slots(view: View) -> Change | None:
     """Set the number of slots to what the job's size needs: more before it grows, fewer after it has shrunk."""
     status, size, wish = view.status, len(view.members), sizes.wanted(view)
-    fresh = status.roundMap == ""  # no round has opened since the job began, or since all pods were replaced
+    fresh = status.roundMap == ""  # No round has opened since the job began, or since all pods were replaced.
     if fresh and status.workers.replicas != wish:
         return _with_slots(view, wish + view.spec.workers.spares, wish)
     needed = sizes.slots_for(view, size)
@@ -182,7 +187,8 @@ def _with_slots(view: View, count: int, size: int) -> Change:
 
 
 def update(view: View, status: JobState) -> JobState:
-    """`status` with the legal sizes and, where it says something, the condition; the same if nothing is new."""
+    """Return `status` with the legal sizes and, if there is something to say, condition SizeAsWished; the same
+    object if nothing is new."""
     if status.phase.finished or status.phase is JobPhase.SUSPENDED:
         return status
     fields: dict[str, object] = {}
@@ -201,18 +207,19 @@ def update(view: View, status: JobState) -> JobState:
 
 
 def _why_not(view: View, size: int) -> tuple[str, str]:
-    """Why the job hasn't the size that was asked for, as a condition's reason and message; ("", "") when it has."""
+    """Return the reason and the message of the condition if the job does not have the size that was asked for; ("",
+    "") if it has."""
     asked, wish = view.spec.workers.replicas, sizes.wished(view.spec)
     if wish != size and sizes.wanted(view) != wish:
-        words = "a job that runs keeps its size, since without spec.checkpoint it would begin at step 0 again"
+        words = "the job keeps its size while it runs: without spec.checkpoint, a resize would start it again at step 0"
         return "NoCheckpoints", words
     if size < wish:
-        return "PodsMissing", f"{size} of {wish} pods take part"
+        return "PodsMissing", f"the job trains with {size} of {wish} pods"
     if size > wish:
-        return "Resizing", f"{wish} pods are to take part, {size} do"
+        return "Resizing", f"the job trains with {counted(size, 'pod')} and is to have {wish}"
     if asked != wish:
         above = next((n for n in sizes.legal(view.spec) if n > asked), None)
         larger = f", or {above}" if above is not None else ""
-        words = f"{asked} pods can't share the model and the batch; {wish} can{larger}"
+        words = f"the parallelism and the batch do not allow {counted(asked, 'pod')}; they allow {wish}{larger}"
         return "RoundedDown", words
     return "", ""

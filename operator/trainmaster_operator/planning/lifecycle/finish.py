@@ -1,4 +1,4 @@
-"""How a job ends, and what becomes of its pods."""
+"""How a job ends, and what happens to its pods then."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trainmaster_operator.planning.lifecycle.suspend import given_up
 from trainmaster_operator.planning.placement import gates
 
 FINISH_GRACE_S = 10.0
-"""How long agents have to end by themselves, so that their pods count as succeeded and keep their logs."""
+"""Seconds that agents have to end by themselves, so that their pods count as succeeded and keep their logs."""
 
 
 def complete(view: View) -> Change | None:
-    """Succeeded once every agent says that all its ranks of this round ended with 0."""
+    """Set the phase to Succeeded once every agent reports that all its ranks of this round ended with exit code 0."""
     agents = view.in_round()
     if not agents or len(agents) < len(view.members) or not all(a.done for a in agents):
         return None
@@ -36,12 +36,14 @@ def fail_after_deadline(view: View) -> Change | None:
     if due is None or due > 0:
         return None
     return failed(
-        view, "DeadlineExceeded", f"it ran longer than activeDeadlineSeconds ({view.spec.activeDeadlineSeconds:g})"
+        view,
+        "DeadlineExceeded",
+        f"the job ran for longer than activeDeadlineSeconds ({view.spec.activeDeadlineSeconds:g})",
     )
 
 
 def failed(view: View, cause: str, message: str) -> Change:
-    """The job is over, and not for a failure of its ranks."""
+    """Return the change that ends the job as failed for a reason that is no failure of its ranks."""
     return changed(
         view.status,
         warning("Failed", f"{cause}: {message}"[:1024]),
@@ -61,7 +63,8 @@ def failed(view: View, cause: str, message: str) -> Change:
 
 
 def overdue_s(view: View) -> float | None:
-    """Seconds until activeDeadlineSeconds is over; None: never, as it looks now."""
+    """Return the seconds until activeDeadlineSeconds is over; None if there is no deadline or a gate holds back
+    pods."""
     limit = view.spec.activeDeadlineSeconds
     if limit is None or gates.hold(view):
         return None
@@ -69,19 +72,20 @@ def overdue_s(view: View) -> float | None:
 
 
 def is_expired(view: View) -> bool:
-    """Whether a finished job is older than ttlSecondsAfterFinished."""
+    """Return whether a finished job is older than ttlSecondsAfterFinished."""
     left = expiry_s(view)
     return left is not None and left <= 0
 
 
 def expiry_s(view: View) -> float | None:
-    """Seconds until a finished job is deleted; None: it is kept."""
+    """Return the seconds until a finished job is deleted; None if it is kept."""
     ttl = view.spec.ttlSecondsAfterFinished
     return None if ttl is None else ttl - since(view.status.completionTime, view.now)
 
 
 def leftovers(view: View) -> tuple[tuple[PodToDelete, ...], float | None]:
-    """Pods of a finished job to delete now, and when there may be more."""
+    """Return the pods of a finished job to delete now, and the seconds until more may be deleted; None if no more
+    will be."""
     policy = view.spec.cleanPodPolicy
     waited = since(view.status.completionTime, view.now)
     deletes: list[PodToDelete] = [
@@ -104,11 +108,11 @@ def leftovers(view: View) -> tuple[tuple[PodToDelete, ...], float | None]:
 
 
 def without_pods(status: JobState) -> JobState:
-    """The status of a job that has ended, which counts no pod as ready any more. What it was to have stays."""
+    """Return the status of a finished job with no pod counted as ready. The target numbers stay."""
     if not status.phase.finished or (status.workers.ready, status.workers.spares) == (0, 0):
         return status
     return status.model_copy(update={"workers": status.workers.model_copy(update={"ready": 0, "spares": 0})})
 
 
 def _done(ranks: int) -> str:
-    return "its rank is done" if ranks == 1 else f"all {ranks} ranks are done"
+    return "its rank has finished" if ranks == 1 else f"all {ranks} ranks have finished"

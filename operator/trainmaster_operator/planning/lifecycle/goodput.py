@@ -1,9 +1,9 @@
-"""Goodput: time spent on steps that count, out of the time since the first step in which the job was not suspended; and
-what the rest was lost to.
+"""Goodput: the share of time spent on useful steps, of the time since the first step in which the job was not
+suspended, and the causes to which the rest was lost.
 
-A step counts once: what is done again after a failure is that failure's loss, as the time is in which nothing stepped.
-Where nobody knows whether steps are done again, they count (`step_count.repeats`).
-Agents tell when that was, so the account is right however late a leader hears of it.
+A step counts once. Steps that are done again after a failure are lost to that failure, and so is the time in which
+nothing stepped. If it is unknown whether steps are done again, they count as useful (`step_count.repeats`). Agents
+report when the steps were done, so the account is right however late a leader hears of them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from trainmaster_operator.planning.facts.times import rfc3339, seconds_of, since
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.liveness import hang_thresholds
 
-CHECKPOINT = "Checkpoint"  # saving, as far as training stood still for it
+CHECKPOINT = "Checkpoint"  # Saving, as far as training stood still for it.
 EVALUATION = "Evaluation"
-RESUME = "Resume"  # from the start of a run that goes on after a stop to its first step, and what it does again
+RESUME = "Resume"  # From the start of a run after a stop to its first step, and the steps that it does again.
 OTHER = "Other"
 
 PAUSES = {"save": CHECKPOINT, "eval": EVALUATION}
-"""Phases between steps whose time is no step's."""
+"""Phases between steps, with the cause under which their time is lost."""
 
 
 class Account:
-    """The account of a job, carried on from its status. Times are seconds since 1970."""
+    """The account of a job, continued from its status. Times are seconds since 1970."""
 
     def __init__(self, status: JobState) -> None:
         self._counts = bool(status.firstStepAt)
         self._without_failure = RESUME if is_resumed(status) else OTHER
-        self._first = status.firstStepAt  # as it is written: a time that is read and written again loses digits
-        # The time of a suspend is nobody's: after a resume the account goes on when the job was started again.
+        # As it is written in the status: a time that is parsed and written again loses digits.
+        self._first = status.firstStepAt
+        # The time of a suspend is not counted: after a resume the account continues at the time when the job was
+        # started again.
         self._at = seconds_of(max(status.accountedAt, status.startTime)) if self._counts else 0.0
         self._useful_s = status.usefulSeconds
         self._lost = dict(status.lost)
@@ -42,8 +44,8 @@ class Account:
         self.has_begun = has_begun(status)
 
     def stand_still(self, until: float, under_way: Sequence[Recovery]) -> None:
-        """No step was made up to `until`: each failure gets its part of the time, up to the one that followed. The
-        account begins at the first step of the job."""
+        """Account for the time up to `until` in which no step was completed: each failure loses the time up to the
+        next one. `under_way`: the open recoveries. At the first step of the job the account begins."""
         if not self._counts:
             self._counts, self._first, self._at = True, rfc3339(until), until
             return
@@ -55,7 +57,8 @@ class Account:
         self._at = until
 
     def train(self, until: float, steps: int, fresh: int, paused: dict[str, float], again: str) -> None:
-        """`steps` were made up to `until`, `fresh` of them for the first time; the others are lost to `again`.
+        """Account for `steps` steps up to `until`, `fresh` of which were done for the first time; the time of the
+        others is lost to cause `again`.
 
         `paused`: by phase, the seconds of that time in which ranks saved or evaluated.
         """
@@ -71,7 +74,7 @@ class Account:
         self._goodput = f"{useful:.2f}" if useful is not None else ""
 
     def fields(self) -> dict[str, Any]:
-        """Of the status."""
+        """Return the account as fields of the status."""
         return {
             "firstStepAt": self._first,
             "accountedAt": rfc3339(self._at),
@@ -86,24 +89,25 @@ class Account:
 
 
 def useful_share(useful_s: float, lost: Mapping[str, float]) -> float | None:
-    """Return the share of the accounted time that was useful; None before any time is accounted."""
+    """Return the share of the accounted time that was useful; None if no time is accounted yet."""
     accounted_s = useful_s + sum(lost.values())
     return useful_s / accounted_s if accounted_s > 0 else None
 
 
 def has_begun(status: JobState) -> bool:
-    """Whether a first step is accounted since the job was started or resumed. A stop may be under way before one is."""
+    """Return whether a first step is accounted since the job was started or resumed. The job may be asked to stop
+    before that."""
     return bool(status.accountedAt) and status.accountedAt >= status.startTime
 
 
 def is_resumed(status: JobState) -> bool:
-    """Whether the job goes on after it was suspended, or after its run on one machine was stopped."""
+    """Return whether the job continues after it was suspended, or after its run on one machine was stopped."""
     return bool(status.firstStepAt) and status.firstStepAt < status.startTime
 
 
 def at_first_step(view: View) -> dict[str, object]:
-    """The fields when a round has made its first step: up to then nothing was useful. What it has done since, while no
-    leader listened, is accounted as well."""
+    """Return the fields of the status when a round has completed its first step: the time before it was not useful.
+    Steps that the round has done since then, while no leader listened, are accounted too."""
     status = view.status
     account = Account(status)
     account.stand_still(first_step_at(view), [r for r in status.recoveries if r.totalSeconds is None])
@@ -117,14 +121,15 @@ def at_first_step(view: View) -> dict[str, object]:
 
 
 def since_first(account: Account, times: RoundTimes, progress: ProgressStatus, again: str, *, repeats: bool) -> None:
-    """Account what a round has done after its first step. `repeats`: steps up to the highest one don't count."""
+    """Account for what a round has done after its first step. `repeats`: steps up to the highest one do not count as
+    useful."""
     steps = times.step - times.resumed_step - 1
     fresh = times.step - max(progress.highestStep, times.resumed_step + 1) if repeats else steps
     account.train(times.last_sign_at, steps, fresh, {"save": times.saved_s, "eval": times.evaluated_s}, again)
 
 
 def stepped(view: View, status: JobState, old: ProgressStatus, new: ProgressStatus) -> dict[str, object]:
-    """The fields after steps within one round; nothing if there were none. `status` has this pass's pauses."""
+    """Return the fields after steps within one round; {} if there were none. `status`: has the pauses of this pass."""
     steps = new.step - old.step
     if steps <= 0 or not has_begun(status):
         return {}
@@ -137,19 +142,19 @@ def stepped(view: View, status: JobState, old: ProgressStatus, new: ProgressStat
 
 
 def cause_of_repeats(status: JobState) -> str:
-    """For what steps are done again: the last failure since the job was started, else the resume."""
+    """Return the cause for which steps are done again: the last failure since the job was started, else the resume."""
     if status.recoveries and status.recoveries[-1].startedAt >= status.startTime:
         return status.recoveries[-1].cause
     return RESUME if is_resumed(status) else OTHER
 
 
 def _paused(view: View, status: JobState, name: str) -> float:
-    """Seconds that ranks have spent in this phase since the status that this pass began with."""
+    """Return the seconds that ranks have spent in this phase since the status with which this pass began."""
     return since_known(view.status, status.pauses.get(name), name, status.pausesRound)
 
 
 def since_known(status: JobState, now: Pause | None, name: str, round: int) -> float:
-    """Seconds of `now`, this phase's pauses of that round, that `status` doesn't have yet."""
+    """Return the seconds of `now`, the pauses of this phase in that round, that `status` does not contain yet."""
     if now is None:
         return 0.0
     before = status.pauses.get(name)

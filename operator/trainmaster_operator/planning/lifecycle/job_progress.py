@@ -1,4 +1,5 @@
-"""What people see: steps, loss, rates, goodput, and the clock of each recovery. All of it comes from reports."""
+"""What people see: steps, loss, rates, goodput, and the clock of each recovery. All of it comes from reports of
+agents."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from trainmaster_operator.planning.lifecycle import goodput, recovery_clock
 from trainmaster_operator.planning.liveness import hang_thresholds, straggler
 
 SMOOTHING_S = 10.0
-"""Time constant of the rates."""
+"""Time constant of the smoothed rates, in seconds."""
 
 
 def record_first_step(view: View) -> Change | None:
@@ -35,7 +36,7 @@ def record_first_step(view: View) -> Change | None:
     was_open = [new for old, new in zip(status.recoveries, recoveries, strict=True) if old.totalSeconds is None]
     if was_open:
         last = was_open[-1]
-        down = was_open[0].totalSeconds or 0.0  # from the first of failures that overlap
+        down = was_open[0].totalSeconds or 0.0  # From the first of several failures that overlap.
         event = normal(
             "Recovered",
             f"from {last.cause} in {down:.2f} s, {_resumed(last)}",
@@ -50,7 +51,7 @@ def record_first_step(view: View) -> Change | None:
 
 
 def update(view: View, status: JobState) -> JobState:
-    """`status` with what the reports say; unchanged if they say nothing new."""
+    """Return `status` with what the reports say; the same object if they say nothing new."""
     fields: dict[str, object] = {}
     progress = _progress(view)
     if progress is not view.status.progress:
@@ -80,20 +81,20 @@ def update(view: View, status: JobState) -> JobState:
 
 
 def _resumed(recovery: Recovery) -> str:
-    """Where the ranks went on, as far as they tell: a script need not."""
+    """Return where the ranks continued, as far as they report it; a script need not."""
     if recovery.resumedStep is None:
-        return "the script does not tell at which step it goes on"
+        return "the script does not report the step from which it continues"
     how = "resumed at" if recovery.resumedStep else "began again at"
     return f"{how} step {recovery.resumedStep}, {counted(recovery.lostSteps or 0, 'step')} lost"
 
 
 def _trains(view: View) -> bool:
-    """Steps follow each other in one round."""
+    """Return whether the job completes steps in one round."""
     return view.status.phase in (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING)
 
 
 def _steps(view: View) -> list[tuple[AgentRecord, RankReport]]:
-    """Ranks that have completed a step of this round."""
+    """Return the ranks that have completed a step of this round, with their agents."""
     return [(a, r) for a in view.in_round() for r in a.ranks if stepped_to(view, a, r) > 0]
 
 
@@ -130,7 +131,8 @@ def _progress(view: View) -> ProgressStatus:
 
 
 def _tokens_per_step(ranks: list[tuple[AgentRecord, RankReport]]) -> float:
-    """Of the whole world: each rank counts the tokens that it consumed since its process started."""
+    """Return the number of tokens per step of all ranks. Each rank counts the tokens that it consumed since its
+    process started."""
     return sum(r.tokens / (r.step - (a.resumed_step or 0)) for a, r in ranks if r.step > (a.resumed_step or 0))
 
 

@@ -1,7 +1,8 @@
-"""What has happened to a job since it was created, and the words by which metrics tell it.
+"""What has happened to a job since it was created, and the names under which metrics report it.
 
-The status keeps only the last recoveries, so each pass adds what is new to totals that never fall. They are derived
-from two statuses, whichever policy made the difference, and lie in the status themselves: a new leader tells the same.
+The status keeps only the last recoveries, so each pass adds what is new to totals that never decrease. They are
+computed from the old and the new status, whichever policy made the difference, and stored in the status, so that a new
+leader reports the same numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from trainmaster_operator.planning.facts.times import seconds_of
 from trainmaster_operator.planning.lifecycle.goodput import CHECKPOINT
 
 OTHER = "Other"
-RESIZED = "Resized"  # the cause of a recovery that answers no failure
+RESIZED = "Resized"  # The cause of a recovery that is no answer to a failure.
 
 FAILURES: Mapping[str, str] = {
     Cause.CRASH.value: "Crash",
@@ -33,7 +34,8 @@ FAILURES: Mapping[str, str] = {
     Cause.UNSCHEDULABLE.value: "ConfigError",
     Cause.REFUSED.value: "ConfigError",
 }
-"""The word by which metrics of a single job tell a cause. All other causes are `Other`: ten words at most."""
+"""The name under which metrics of a single job report a cause. All other causes are `Other`, so there are at most
+ten names."""
 
 FAILURE_WORDS = (*dict.fromkeys(FAILURES.values()), OTHER)
 
@@ -50,7 +52,7 @@ PHASES: Mapping[str, str] = {
     "load": "load",
     "first_step": "first_step",
 }
-"""The word by which metrics of a single job tell a phase of a recovery's clock: six words."""
+"""The name under which metrics of a single job report a phase of a recovery's clock; there are six names."""
 
 PHASE_WORDS = tuple(dict.fromkeys(PHASES.values()))
 
@@ -72,7 +74,7 @@ LOSSES: Mapping[str, str] = {
         "restart",
     ),
 }
-"""The category of goodput's losses that a cause belongs to. All other causes, such as evaluations, are `other`."""
+"""The category of lost time to which a cause belongs. All other causes, such as evaluations, are `other`."""
 
 RESTART = "restart"
 SET_ASIDE: Mapping[str, str] = {
@@ -81,21 +83,24 @@ SET_ASIDE: Mapping[str, str] = {
     "schedule": "queue",
     "load": "checkpoint",
 }
-"""Phases of a recovery whose time is not told as `restart`: nobody knew yet, pods waited for a place, state was
-read."""
+"""Phases of a recovery whose time metrics do not report as `restart`: the failure was not detected yet, pods waited
+for a place, or state was read."""
 
 CLOCKS_WITHIN_S = 10.0
-"""Agents tell the clock of a recovery one after the other; this long after its first step all have."""
+"""Seconds after the first step of a recovery within which all agents have reported its clock; they report it one
+after the other."""
 
 LOSS_WORDS = ("hardware", "preemption", "checkpoint", "straggler", "detection", "queue", RESTART, "other")
 
 
 def count(old: JobState, new: JobState) -> JobState:
-    """`new` with what has happened since `old` added to its totals; the same object if nothing has."""
+    """Return `new` with what has happened since `old` added to its totals; the same object if nothing has."""
     unsettled = any(not _is_settled(recovery, old) for recovery in old.recoveries)
     if new.recoveries is old.recoveries and new.lastFailure is old.lastFailure and not unsettled:
         return new
     known = {_identity(recovery): recovery for recovery in old.recoveries}
+    if new.lastFailure is old.lastFailure and all(known.get(_identity(r)) is r for r in new.recoveries):
+        return _retold(old, new)
     totals = (new.totals or Totals()).model_copy(deep=True)
     begun = [recovery for recovery in new.recoveries if _identity(recovery) not in known]
     for recovery in begun:
@@ -103,24 +108,37 @@ def count(old: JobState, new: JobState) -> JobState:
             _add(totals.failures, recovery.cause, 1)
     failure = new.lastFailure
     if not begun and failure is not None and failure != old.lastFailure:
-        _add(totals.failures, failure.cause, 1)  # one that nothing was tried after
+        _add(totals.failures, failure.cause, 1)  # A failure that was not followed by a recovery.
     for recovery in new.recoveries:
         _follow(totals, known.get(_identity(recovery)), recovery, _is_settled(recovery, new))
     if new.recoveries or old.recoveries:
-        # What metrics will tell of this status. The next pass that changes nothing else finds the same.
-        will_tell = losses(new.model_copy(update={"totals": totals}))
-        totals.told = {name: seconds for name, seconds in will_tell.items() if seconds}
+        totals.told = _told(new.model_copy(update={"totals": totals}))
     if totals == (new.totals or Totals()):
         return new
     return new.model_copy(update={"totals": totals})
 
 
-def losses(status: JobState) -> dict[str, float]:
-    """Seconds lost by category, each of LOSS_WORDS. No category ever falls: for Prometheus that would be a restart of
-    the counter, and its whole value would count once more.
+def _retold(old: JobState, new: JobState) -> JobState:
+    """Return `new`, in which no failure and no recovery is new, with what metrics will report now."""
+    if not (new.recoveries or old.recoveries):
+        return new
+    totals, told = new.totals or Totals(), _told(new)
+    if told == totals.told:
+        return new
+    return new.model_copy(update={"totals": totals.model_copy(update={"told": told})})
 
-    Their sum is that of `status.lost`, without the time of recoveries whose clocks are not complete yet: until then
-    nobody knows which category it belongs to. Clocks that overlap, or are told late, add some hundredths of a second.
+
+def _told(status: JobState) -> dict[str, float]:
+    """Return what metrics will report for a status. The next pass finds the same if it changes nothing else."""
+    return {name: seconds for name, seconds in losses(status).items() if seconds}
+
+
+def losses(status: JobState) -> dict[str, float]:
+    """Return the lost seconds by category, one for each of LOSS_WORDS. No category ever decreases: Prometheus would
+    take that for a restart of the counter and count its whole value again.
+
+    Their sum is that of `status.lost`, without the time of recoveries whose clocks are not complete: the category of
+    that time is not known yet. Clocks that overlap, or are reported late, add some hundredths of a second.
     """
     found = dict.fromkeys(LOSS_WORDS, 0.0)
     for cause, seconds in status.lost.items():
@@ -135,16 +153,16 @@ def losses(status: JobState) -> dict[str, float]:
             if category in aside:
                 aside[category] = max(0.0, aside[category] - seconds)
     for category in sorted(aside):
-        moved = min(aside[category], found[RESTART])  # the clocks of failures that overlap overlap too
+        moved = min(aside[category], found[RESTART])  # The clocks of failures that overlap also overlap.
         found[category] = found.get(category, 0.0) + moved
         found[RESTART] -= moved
     told = status.totals.told if status.totals is not None else {}
-    # Rounded, since for Prometheus the last bit of a sum that falls is a fall too.
+    # The sums are rounded, because Prometheus sees a decrease even in the last bit.
     return {category: round(max(seconds, told.get(category, 0.0)), 3) for category, seconds in found.items()}
 
 
 def _is_settled(recovery: Recovery, status: JobState) -> bool:
-    """Whether no agent has anything to add to the clock of a recovery."""
+    """Return whether no agent will add anything to the clock of a recovery."""
     if status.phase not in _COUNTING or recovery.overtaken or not status.accountedAt:
         return True
     if recovery.totalSeconds is None:
@@ -154,7 +172,8 @@ def _is_settled(recovery: Recovery, status: JobState) -> bool:
 
 
 def grouped(values: Mapping[str, float], words: Mapping[str, str], all_words: Iterable[str]) -> dict[str, float]:
-    """Return the sum of `values` by the word of each name, each of `all_words`; what has none counts as the last."""
+    """Return the sum of `values` for each of `all_words`. `words` gives the word of each name; a name without a word
+    counts for the last word."""
     found = dict.fromkeys(all_words, 0.0)
     last = next(reversed(found))
     for name, value in values.items():
@@ -163,7 +182,8 @@ def grouped(values: Mapping[str, float], words: Mapping[str, str], all_words: It
 
 
 def _follow(totals: Totals, before: Recovery | None, now: Recovery, settled: bool) -> None:
-    """A recovery has begun, has come further, or has ended. `settled`: its time has its category already."""
+    """Add what is new of a recovery that has begun, has progressed or has ended. `settled`: the category of its time
+    is already decided."""
     if now is before:
         return
     ended = now.totalSeconds is not None and not now.overtaken
@@ -174,7 +194,7 @@ def _follow(totals: Totals, before: Recovery | None, now: Recovery, settled: boo
     for phase, seconds in now.clock.items():
         more = seconds - told.get(phase, 0.0)
         if more <= 0 or phase not in PHASES:
-            continue  # an agent can make up names
+            continue  # The name comes from an agent, which may send any name.
         totals.phases[phase] = round(totals.phases.get(phase, 0.0) + more, 4)
         aside = SET_ASIDE.get(phase)
         if aside is not None and LOSSES.get(now.cause) == RESTART and not (settled and told):
@@ -191,5 +211,5 @@ _CAUSES = frozenset(cause.value for cause in Cause)
 
 
 def _identity(recovery: Recovery) -> tuple[str, str, str]:
-    """What stays of a recovery when agents' own rounds change its number."""
+    """Return what identifies a recovery. Its number does not, because rounds that agents opened change it."""
     return recovery.startedAt, recovery.cause, recovery.pod

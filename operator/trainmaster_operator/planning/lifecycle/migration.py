@@ -1,7 +1,7 @@
-"""Jobs that a former version of the operator started: they are recognised, told so, and left alone.
+"""Jobs that an earlier version of the operator started. They are recognised, reported and left alone.
 
-Their status has another layout, so nothing that it says may be taken for what this version would have written: neither
-is a pod made or deleted for them, nor is their status rewritten. One condition says so.
+Their status has another layout, so nothing in it may be read as if this version had written it. No pod is created or
+deleted for them, and their status is not rewritten; only one condition is added.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 from trainmaster_operator.api.validation import former_spelling
 
 NEEDS_MIGRATION = "NeedsMigration"
-"""The condition."""
+"""The type of the condition on such a job."""
 
 _AT_THE_TOP = ("incarnations", "roundMap", "roundStore", "leaderEpoch")
-"""Fields of the former status that are parts of groups now."""
+"""Fields at the top of the former status that are parts of groups now."""
 
 _WAY_OUT = (
     "so the operator leaves the job and its pods as they are: the phase and the step in this status are no longer "

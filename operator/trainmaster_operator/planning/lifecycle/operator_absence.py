@@ -1,4 +1,5 @@
-"""What the next leader says of the time in which no operator led: nobody else can, since nobody wrote meanwhile."""
+"""What the next leader reports about the time in which no operator led. Only it can report that, because no status
+was written meanwhile."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from trainmaster_operator.planning.status_mapping import duration
 
 ABSENT = "OperatorAbsent"
 SHORTEST_S = 30.0
-"""A change of leaders takes less, even if the machine of one is lost, and the clocks of machines differ by less. So
-nobody needs to know of a shorter absence."""
+"""Shortest absence in seconds that is reported. A change of leaders takes less, even if the machine of one is lost,
+and the clocks of machines differ by less."""
 
 
 def update(view: View, status: JobState) -> JobState:
-    """`status` with the condition at this leader's first look at a job that an earlier leader knew. Its status is
-    False: an operator is there again."""
+    """Return `status` with condition OperatorAbsent when this leader first looks at a job that an earlier leader
+    knew. The status of the condition is False, because an operator is there again."""
     absence = view.observed.absence
     if absence is None or absence.until - absence.since < SHORTEST_S or view.status.leaderEpoch >= view.observed.epoch:
         return status
@@ -24,7 +25,7 @@ def update(view: View, status: JobState) -> JobState:
         status="False",
         reason="OperatorReturned",
         message=f"no operator led from {_time(absence.since)} to {_time(absence.until)}, for "
-        f"{duration(absence.until - absence.since)}: what this status says of that time was written afterwards",
+        f"{duration(absence.until - absence.since)}; the operator wrote the status of that time afterwards",
         lastTransitionTime=rfc3339(absence.until),
         observedGeneration=view.observed.generation,
     )

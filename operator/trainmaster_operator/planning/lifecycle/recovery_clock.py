@@ -14,7 +14,7 @@ ENTRIES = 16
 
 
 def update(view: View, status: JobState) -> list[Recovery]:
-    """The recoveries, the last of them with what can be said by now. The same list if that is nothing new."""
+    """Return the recoveries with what is known by now of the last one's clock; the same list if nothing is new."""
     recoveries = status.recoveries
     if not recoveries or recoveries[-1].round != view.status.round:
         return recoveries
@@ -33,7 +33,7 @@ def update(view: View, status: JobState) -> list[Recovery]:
 
 
 def _forming(view: View, recovery: Recovery, clock: dict[str, float], *, opens: bool) -> None:
-    """Until the round opens: the pods that are replaced end, the new ones get to run, their agents join."""
+    """Set the phases up to the start of the round: the replaced pods end, the new pods run, their agents join."""
     passed = max(0.0, since(recovery.startedAt, view.now) - clock.get("detect", 0.0) - clock.get("decide", 0.0))
     if "drain" not in clock:
         if view.others and not opens:
@@ -43,7 +43,7 @@ def _forming(view: View, recovery: Recovery, clock: dict[str, float], *, opens: 
         pods = [pod for slot in view.members if (pod := view.pods[slot]) is not None and pod.phase == "Running"]
         if len(pods) < len(view.members) and not opens:
             return
-        runs = min((pod.running_s for pod in pods), default=0.0)  # of the last one that came up
+        runs = min((pod.running_s for pod in pods), default=0.0)  # For the pod that started last.
         clock["schedule"] = round(max(0.0, passed - clock["drain"] - runs), 4)
     if opens and "start" not in clock:
         clock["start"] = round(max(0.0, passed - clock["drain"] - clock["schedule"]), 4)

@@ -1,7 +1,7 @@
-"""The revision of a run: what it began with, until a person begins the next one.
+"""The revision of a run: the spec with which it began, until a person begins the next run.
 
 A run begins when the job starts, when it is resumed, and when a person asks for a restart. An edit of what all ranks
-share waits until then, and conditions tell which fields wait.
+share waits until then, and conditions name the fields that wait.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import JobSpec, Observation
 from trainmaster_operator.planning.facts.view import View
 
-PENDING = "RevisionPending"  # the condition that names the edited fields that wait
-LOST = "RevisionLost"  # the condition that says that no pod can be made as the others were
+PENDING = "RevisionPending"  # The condition that names the edited fields that wait.
+LOST = "RevisionLost"  # The condition that says that no further pod can be created like the others of the run.
 REMEMBERED = 3
-"""Revisions whose names the status keeps. Older ones are deleted."""
+"""Number of revisions whose names the status keeps. Older ones are deleted."""
 
-SHOWN = 8  # fields that a message names
-MESSAGE = 900  # characters of a condition's message
+SHOWN = 8  # Maximum number of fields that a message names.
+MESSAGE = 900  # Maximum number of characters in a condition's message.
 
 
 def begun(spec: JobSpec, status: JobState, observed: Observation) -> dict[str, object]:
-    """Return the fields of a run that begins now."""
+    """Return the fields of the status for a run that begins now."""
     name = observed.revision
     names = [name, *(known for known in status.revisions if known != name)] if name else list(status.revisions)
     return {
@@ -34,12 +34,12 @@ def begun(spec: JobSpec, status: JobState, observed: Observation) -> dict[str, o
 
 
 def restart_asked(view: View) -> bool:
-    """Whether a person wants the next run at once."""
+    """Return whether a person has asked for a restart that has not begun yet."""
     return view.spec.restart > view.status.restartObeyed
 
 
 def may_change(view: View) -> bool:
-    """Whether an edit is obeyed at once, since no round of this run has begun."""
+    """Return whether an edit applies at once, because no round of this run has begun."""
     status = view.status
     return not view.round_is_open and (status.round == 0 or status.phase is JobPhase.PENDING)
 
@@ -55,15 +55,15 @@ def report_edits(view: View) -> Change | None:
 
 
 def update(view: View, status: JobState) -> JobState:
-    """Return `status` with the conditions of this page as they are now; the same if nothing is new. What begins a run
-    now has nothing that waits."""
+    """Return `status` with conditions RevisionPending and RevisionLost as they are now; the same object if nothing
+    is new. For a run that begins now nothing waits."""
     begins = status.revision != view.status.revision
     status = _with(view, status, PENDING, "" if begins else _waiting(view), "EditsWait", "NothingWaits")
     return _with(view, status, LOST, "" if begins else _lost(view), "Deleted", "Kept")
 
 
 def named(fields: Sequence[str]) -> str:
-    """Return the names of some fields, for people."""
+    """Return the names of some fields as text for people."""
     more = f" and {len(fields) - SHOWN} more" if len(fields) > SHOWN else ""
     return ", ".join(f"spec.{name}" for name in fields[:SHOWN]) + more
 
@@ -73,7 +73,8 @@ def _waiting(view: View) -> str:
         return ""
     fields, name = named(view.observed.waiting), view.observed.name
     way = f"suspend and resume the job, or run `trainmaster restart {name}`, to begin a run with the new values"
-    return f"{fields[: MESSAGE - len(way)]} changed while the run is on; {way}"
+    late = "changed while the job runs and will take effect in the next run"
+    return f"{fields[: MESSAGE - len(late) - len(way)]} {late}; {way}"
 
 
 def _lost(view: View) -> str:
@@ -84,8 +85,8 @@ def _lost(view: View) -> str:
     if not name:
         why = "this run began without a ControllerRevision, under another version of the operator"
     return (
-        f"{why}, so no pod can be created as the others of this run were; suspend and resume the job, or run "
-        f"`trainmaster restart {view.observed.name}`, to begin a run with the present values"
+        f"{why}, so the operator cannot create pods equal to the other pods of this run; suspend and resume the job, "
+        f"or run `trainmaster restart {view.observed.name}`, to begin a run with the present values"
     )
 
 

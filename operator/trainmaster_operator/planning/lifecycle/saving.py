@@ -1,4 +1,4 @@
-"""Whether what a job saves reaches storage: conditions for people, and the words for ranks that save and stop."""
+"""Conditions that say whether checkpoints reach storage, and the messages about ranks that save and stop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def report_save_problem(view: View) -> Change | None:
 
 
 def update(view: View, status: JobState) -> JobState:
-    """`status` with the conditions of this page as they are now; the same if nothing is new."""
+    """Return `status` with the conditions about saving as they are now; the same object if nothing is new."""
     failed, saved = status.failedSave, status.checkpoint
     if failed is not None:
         if _is_newer(failed, saved):
@@ -57,7 +57,8 @@ def update(view: View, status: JobState) -> JobState:
 
 
 def stop_words(view: View, step: int) -> str:
-    """What ranks that are asked to stop after a step are about to do. It may lie beyond the job's last step."""
+    """Return what ranks will do that are asked to stop after a step. The step may be higher than the job's last
+    step."""
     step = min(step, view.status.progress.totalSteps or step)
     saves = "stop" if view.spec.checkpoint.folder is None else "save and stop"
     if view.scripted:
@@ -69,7 +70,7 @@ def stop_words(view: View, step: int) -> str:
 
 
 def stopped_words(view: View) -> str:
-    """What ranks did that have stopped because they were asked to."""
+    """Return what ranks did that have stopped because they were asked to."""
     last = view.status.progress.totalSteps or view.status.stopAt
     step = "" if view.status.stopAt is None or last is None else f" step {min(view.status.stopAt, last)}"
     if not any(agent.nothing_saved for agent in view.in_round()):
@@ -80,7 +81,7 @@ def stopped_words(view: View) -> str:
 
 
 def _unprotected(view: View) -> tuple[str, str]:
-    """(reason, what to do) of a job whose pods take with them all that it has saved; ("", "") of any other."""
+    """Return (reason, what to do) for a job whose checkpoints are lost with its pods; ("", "") for any other job."""
     if view.spec.checkpoint.folder is None:
         return ("", "") if view.scripted else ("NoStorage", NO_STORAGE)
     if _saves_into_pods(view):
@@ -89,11 +90,16 @@ def _unprotected(view: View) -> tuple[str, str]:
 
 
 def _lost_with_pods(view: View) -> str:
-    return "; its pods take with them what is saved: see condition Unprotected" if _saves_into_pods(view) else ""
+    return (
+        "; the saved state is lost together with the pods: see the condition Unprotected"
+        if _saves_into_pods(view)
+        else ""
+    )
 
 
 def _saves_into_pods(view: View) -> bool:
-    """Whether checkpoint.directory lies in the file system of each container, or on a volume that ends with its pod."""
+    """Return whether checkpoint.directory is in the file system of each container, or on a volume that is deleted
+    with its pod."""
     checkpoint, container = view.spec.checkpoint, view.spec.container()
     if not view.observed.in_cluster or checkpoint.directory is None or checkpoint.volume is not None:
         return False
@@ -118,13 +124,16 @@ def _is_newer(failed: FailedSave, saved: CheckpointStatus | None) -> bool:
 
 def _unsaved(view: View, failed: FailedSave, saved: CheckpointStatus | None) -> str:
     newest = "nothing is saved yet" if saved is None else f"the newest step on storage is {saved.step}"
-    again = f"The newest save is tried again, after the last step for {view.spec.checkpoint.timeoutSeconds:g} s"
+    again = (
+        "The newest save is retried. After the last step it is retried for at most "
+        f"{view.spec.checkpoint.timeoutSeconds:g} s"
+    )
     return f"step {failed.step} is not saved ({newest}): {failed.message[:700]}. {again}"
 
 
 def _stall(view: View) -> str:
-    """Which pods wait for a storage that does not answer; "" if it does. No number of seconds: it would always be
-    news."""
+    """Return which pods wait for a storage that does not answer; "" if there are none. The text contains no elapsed
+    time, because it would then change in each pass."""
     slow = []
     for pod, agent in zip(view.pods, view.agents, strict=True):
         upload = agent.upload if agent is not None else None

@@ -1,13 +1,12 @@
-"""Suspending and resuming: the job stops at a step that all ranks saved, its pods go; later fresh ones come.
+"""Suspending and resuming: the ranks stop at a step that all of them saved, and the pods are deleted; later new pods
+are created. A requested restart is both, one after the other.
 
-A restart that a person asks for is both, one after the other.
-
-What runs in the ranks doesn't matter here: whoever can't stop at a step gets SIGTERM when the stop binds.
+What runs in the ranks does not matter here: ranks that cannot stop at a step get SIGTERM when the stop becomes binding.
 """
 
 from __future__ import annotations
 
-from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
+from trainmaster_operator.planning.facts.change import Change, changed, counted, normal, warning
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery
 from trainmaster_operator.planning.facts.observation import PodToDelete
@@ -19,7 +18,7 @@ from trainmaster_operator.planning.rounds import open_round, sizes
 
 
 def is_wanted(view: View) -> bool:
-    """Whether the job is to be suspended, or its common stop is bound and can no longer be called off."""
+    """Return whether the job is to be suspended, or its common stop is binding and can no longer be cancelled."""
     asked = view.spec.suspend or revision.restart_asked(view)
     return asked or (view.status.phase is JobPhase.SUSPENDING and view.status.stopBound)
 
@@ -29,14 +28,15 @@ def suspend_when_saved(view: View) -> Change | None:
     if not is_wanted(view):
         return None
     if not view.round_is_open:
-        return stopped(view, "nothing had to be saved")
+        return stopped(view, "there was nothing to save")
     if view.all_saved:
         return stopped(view, saving.stopped_words(view))
     return None
 
 
 def cut_short(view: View, fault: Fault) -> Change:
-    """A failure on the way: the job was to stop anyway, so it stops with its last checkpoint. Its ranks are fenced."""
+    """Suspend the job although a failure came first: the job was to stop anyway, so it stops with its last
+    checkpoint. Its ranks are fenced off."""
     change = stopped(view, f"without saving, after {fault.title}: {fault.message[:700]}")
     status = change.status
     if view.round_is_open:
@@ -48,9 +48,9 @@ def cut_short(view: View, fault: Fault) -> Change:
 
 
 def resume(view: View) -> Change | None:
-    """Replace the pods of a suspended job that is to go on, by what its spec says now.
+    """Replace the pods of a suspended job that is to continue, with the present spec.
 
-    The clock of activeDeadlineSeconds starts again, as it does for a Kubernetes Job.
+    activeDeadlineSeconds counts from 0 again, as for a Kubernetes Job.
     """
     status = view.status
     if view.spec.suspend:
@@ -62,7 +62,7 @@ def resume(view: View) -> Change | None:
     following = status.workers.nextIncarnation if kept else pod_slots.next_incarnation(view)
     return changed(
         status,
-        normal("Resumed", f"{slots} fresh pods"),
+        normal("Resumed", f"the job continues in {counted(slots, 'new pod')}"),
         phase=JobPhase.PENDING,
         **revision.begun(view.spec, status, view.observed),
         incarnations=status.incarnations if kept else pod_slots.all_raised(view, slots),
@@ -78,13 +78,13 @@ def resume(view: View) -> Change | None:
 
 
 def removals(view: View) -> tuple[PodToDelete, ...]:
-    """Every pod of a suspended job, with its own grace."""
+    """Return every pod of a suspended job, to be deleted with its own grace period."""
     pods = [*(pod for pod in view.pods if pod is not None), *view.others]
     return tuple(PodToDelete(pod.name, pod.uid, "the job is suspended") for pod in pods if not pod.deleting)
 
 
 def given_up(recoveries: list[Recovery], now: float) -> list[Recovery]:
-    """Recoveries that the end or a suspend overtook: their clock stops."""
+    """Return the recoveries with those closed that the end of the job or a suspend interrupted."""
     return [
         r
         if r.totalSeconds is not None
@@ -94,6 +94,7 @@ def given_up(recoveries: list[Recovery], now: float) -> list[Recovery]:
 
 
 def stopped(view: View, how: str) -> Change:
+    """Return the change that sets the phase to Suspended. `how`: the message of the event."""
     return changed(
         view.status,
         normal("Suspended", how),

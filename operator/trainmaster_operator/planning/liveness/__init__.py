@@ -1,1 +1,1 @@
-"""Which pods, agents and ranks are dead, silent, stuck or slow."""
+"""Which pods, agents and ranks have ended, are silent, hang or are slow."""

@@ -1,4 +1,4 @@
-"""Pods that ended, and agents that fell silent."""
+"""Pods that ended, and agents that are silent."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _REASONS = {
     "DisruptionTarget": Cause.EVICTED,
     "NodeShutdown": Cause.EVICTED,
     "Shutdown": Cause.EVICTED,
-    "Terminated": Cause.EVICTED,  # by a graceful node shutdown
+    "Terminated": Cause.EVICTED,  # A graceful shutdown of the node.
     "Preempting": Cause.PREEMPTED,
     "Preempted": Cause.PREEMPTED,
     "NodeLost": Cause.NODE_LOST,
-    "NodeAffinity": Cause.REFUSED,  # by the kubelet, which knew better than the scheduler
+    "NodeAffinity": Cause.REFUSED,  # The kubelet rejected the pod, because it knew more than the scheduler.
     "UnexpectedAdmissionError": Cause.REFUSED,
     "InitContainerFailed": Cause.CRASH,
 }
@@ -35,15 +35,16 @@ _NO_PROGRAM = re.compile(
     r"|unable to find user|no matching entries in passwd file",
     re.IGNORECASE,
 )
-"""What a container runtime says where the template is to blame: each node would say the same."""
+"""Messages of a container runtime for which the template is to blame: every node would give the same message."""
 _FATAL_CODES = (ExitCode.CONFIG_ERROR, ExitCode.DATA_ERROR, ExitCode.DIVERGED, ExitCode.DO_NOT_RESTART)
 
 QUIET_S = 5.0
-"""Silence that is enough when the cluster says that the agent's node doesn't answer either."""
+"""Seconds of silence that are enough if the cluster says that the agent's node does not answer either."""
 
 
 def ended(view: View) -> Fault | None:
-    """Proof at once: a pod that ended, vanished, or is being deleted by someone else, before its ranks were done."""
+    """Return the fault of pods that ended, vanished or are being deleted before their ranks were done. This is
+    proof, so there is no wait. Return None if there is no such pod."""
     found: list[tuple[int, Cause, PodRecord | None]] = []
     going: list[tuple[int, Cause, PodRecord | None]] = []
     for slot in sorted(view.members):
@@ -54,12 +55,12 @@ def ended(view: View) -> Fault | None:
             and agent.round == view.status.round
             and (agent.done or agent.saved)
         ):
-            continue  # the others may still be at work
+            continue  # The others may still be at work.
         if pod is None:
-            if view.round_is_open:  # it opened with every pod there
+            if view.round_is_open:  # The round opened with all pods there, so this one has vanished.
                 found.append((slot, Cause.EVICTED, None))
         elif pod.rejected and not view.round_is_open:
-            continue  # no failure: see `node_rejection`
+            continue  # This is no failure: see `node_rejection`.
         elif pod.phase in ENDED:
             found.append((slot, _cause(pod), pod))
         elif pod.deleting:
@@ -68,7 +69,8 @@ def ended(view: View) -> Fault | None:
     if not found:
         return None
     found += going
-    # All that ended are replaced in one go; one that ended by itself explains more than one that was taken away.
+    # All pods that ended are replaced together. A pod that ended by itself explains more than one that was removed, so
+    # it comes first.
     found.sort(key=lambda item: (item[1] in _FREE, item[0]))
     slot, cause, pod = found[0]
     said = _last_words(view, pod) if pod is not None else None
@@ -87,24 +89,25 @@ def ended(view: View) -> Fault | None:
 
 
 def replaced(view: View) -> Fault | None:
-    """A pod of the round that is another one by now. Which one it is nobody can tell, and it needn't be replaced: the
-    next round is one for all of them."""
+    """Return the fault of a pod of the round that was replaced by another one of the same name. It is unknown which
+    pod that is, and no pod must be replaced: the next round starts with all of them."""
     of_slot = {slot: pod for slot in view.members if (pod := view.pods[slot]) is not None}
     if not round_pod_identity.differ(view.status, view.members, of_slot):
         return None
-    words = f"a pod of round {view.status.round} was deleted, and another one of its name has taken its place"
+    words = f"a pod of round {view.status.round} was deleted, and another pod has its name now"
     return Fault(Cause.EVICTED, words, (), free=True, step=view.highest_step())
 
 
 def lost(view: View) -> Fault | None:
-    """Agents silent for too long, unless so many are silent that the fault is more likely ours."""
+    """Return the fault of agents that were silent for too long. Return None if so many agents are silent that the
+    operator's own connection is more likely the reason."""
     silences = silence_s(view)
     gone = _on_lost_nodes(view, silences)
     if gone:
         return _given_up(view, silences, gone, Cause.NODE_LOST)
     gone = peer_liveness.gone(view, silences)
     if gone:
-        return _given_up(view, silences, gone, Cause.AGENT_LOST, ", and its neighbour can't reach it")
+        return _given_up(view, silences, gone, Cause.AGENT_LOST, ", and the pod that watches it cannot reach it")
     over = [slot for slot in sorted(view.members) if silences[slot] >= view.lost_after_s]
     if not over or suspect_ourselves(view, silences):
         return None
@@ -123,8 +126,9 @@ def _given_up(view: View, silences: list[float], over: list[int], cause: Cause, 
 
 
 def _on_lost_nodes(view: View, silences: list[float]) -> list[int]:
-    """Slots whose agent and whose node are silent: the agents tell us, the kubelets tell the API server, and the two
-    hardly fail together. When that is so on all of several nodes, it is more likely the control plane."""
+    """Return the slots whose agent and whose node are silent. Agents report to the operator and kubelets report to
+    the API server, so both rarely fail together. If this holds for all of several nodes, the control plane is more
+    likely the reason, and the result is []."""
     quiet = _quiet_s(view)
     gone = [slot for slot, pod in enumerate(view.pods) if pod and pod.node_lost and silences[slot] >= quiet]
     if not gone:
@@ -136,13 +140,13 @@ def _on_lost_nodes(view: View, silences: list[float]) -> list[int]:
 
 
 def lost_due_s(view: View) -> float | None:
-    """When the next agent counts as lost if it stays silent."""
+    """Return the seconds until the next agent counts as lost if it stays silent; None if there is none."""
     silences = silence_s(view)
     waits = [view.lost_after_s - s for s in silences if 0 <= s < view.lost_after_s]
     quiet = _quiet_s(view)
     waits += [quiet - s for pod, s in zip(view.pods, silences, strict=True) if pod and pod.node_lost and 0 <= s < quiet]
     if any(s >= view.lost_after_s for s in silences):
-        waits.append(view.lost_after_s / 2)  # too many are silent: look again
+        waits.append(view.lost_after_s / 2)  # Too many agents are silent to decide, so the planner looks again.
     if (wait := peer_liveness.due_s(view, silences)) is not None:
         waits.append(wait)
     return min(waits, default=None)
@@ -154,7 +158,8 @@ def _quiet_s(view: View) -> float:
 
 @once
 def silence_s(view: View) -> list[float]:
-    """Of each slot: since when its agent is silent, as far as this leader can tell; -1 where that means nothing."""
+    """Return for each slot the seconds for which its agent has been silent, as far as this leader can tell; -1 where
+    silence means nothing."""
     silences = []
     for pod, agent in zip(view.pods, view.agents, strict=True):
         if pod is None or pod.deleting or pod.phase in ENDED:
@@ -169,7 +174,8 @@ def silence_s(view: View) -> list[float]:
 
 
 def suspect_ourselves(view: View, silences: list[float]) -> bool:
-    """More than a third of the agents, and more than one, have been quiet for half of the limit."""
+    """Return whether more than one agent, and more than a third of them, have been silent for half of the limit.
+    Then the operator's own connection is suspect."""
     quiet = sum(1 for s in silences if s >= view.lost_after_s / 2)
     return quiet > 1 and quiet * 3 > view.slots
 
@@ -180,21 +186,22 @@ def _cause(pod: PodRecord) -> Cause:
     if pod.reason in _REASONS:
         return _REASONS[pod.reason]
     if pod.reason in _NOT_STARTED and not pod.deleting:
-        # Without a known reason it is more likely the node's container runtime: another node may do better.
+        # Without a known reason the container runtime of the node is more likely to blame, and another node may work.
         return Cause.CONFIG_ERROR if _NO_PROGRAM.search(pod.message) else Cause.REFUSED
-    if pod.reason.startswith("OutOf"):  # OutOfcpu, OutOfnvidia.com/gpu: as UnexpectedAdmissionError
+    if pod.reason.startswith("OutOf"):  # OutOfcpu, OutOfnvidia.com/gpu: as UnexpectedAdmissionError.
         return Cause.REFUSED
     if pod.exit_code == ExitCode.SAVED:
-        return Cause.PREEMPTED  # told to end, it saved and left
+        return Cause.PREEMPTED  # It was told to end, saved and ended.
     if pod.deleting:
-        return Cause.EVICTED  # whatever its end looks like
+        return Cause.EVICTED  # Its exit code does not matter.
     if pod.exit_code in _FATAL_CODES:
         return EXIT_CODES[pod.exit_code]
     return Cause.AGENT_LOST
 
 
 def _last_words(view: View, pod: PodRecord) -> Verdict | None:
-    """What the agent wrote down before it ended, if it is a cause of this round: older ones are answered already."""
+    """Return the verdict that the agent wrote before it ended, if it is a cause in this round. Verdicts of earlier
+    rounds are answered already."""
     said = verdict_text.parse(pod.message)
     return said if said is not None and said.round == view.status.round and not said.cascade else None
 

@@ -1,13 +1,13 @@
-"""Ranks that are stuck: silent for longer than the run has taught us to expect, and standing still when looked at.
+"""Ranks that hang: silent for longer than is expected from the run so far, and with a stack that does not change.
 
-Three things come before ranks are killed. All ranks are silent beyond the limit of what they do (a rank that saves or
-evaluates is waited for, and so are those that wait for it). Then the suspicion is written and the agents are asked for
-stacks. Only if the ranks stay silent for another while, and the stacks of those that are furthest behind don't change
-meanwhile, it is a hang. All of it belongs to one round: in another one nothing of it counts.
+Three conditions must hold before ranks are killed. First, all ranks are silent for longer than the limit of their phase
+(ranks that save or evaluate get their time, and so do ranks that wait for these). Second, the suspicion is written and
+the agents are asked for stacks. Third, the ranks stay silent for another while, and the stacks of those that are
+furthest behind do not change. All of it is valid for one round only.
 
-Silence means something only where steps are seen. A script that has shown none in this round may evaluate, prepare its
-data, or run a program that nobody can look into, and a restart does all of that again: with the default limit only the
-kernel's word counts against it.
+Silence means something only where steps are seen. A script that has completed no step in this round may evaluate,
+prepare its data, or run a program that cannot be observed, and a restart would do all of that again: with the default
+limit, only a rank that the kernel reports as stopped counts as hanging.
 """
 
 from __future__ import annotations
@@ -27,29 +27,34 @@ from trainmaster_operator.planning.liveness.hang_thresholds import SHORTEST_S, l
 from trainmaster_operator.planning.liveness.rank_stack import innermost, waits
 
 WATCHED = (*BEFORE_STEPS, "STEP", "SAVE", "EVAL")
-"""Tear-down may be silent; a stopped rank never may."""
+"""Phases in which silence counts. Ranks may be silent while they end, but a stopped rank counts in every phase."""
 
-CONFIRM_SHARE = 0.25  # of the limit, for which suspected ranks are looked at...
-LONGEST_CONFIRM_S = 15.0  # ...but no longer
+CONFIRM_SHARE = 0.25  # Share of the limit for which suspected ranks are observed.
+LONGEST_CONFIRM_S = 15.0  # Largest value of that time, in seconds.
 
 
 @dataclass(frozen=True)
 class Silence:
+    """A watched rank with the seconds for which it may be silent."""
+
     agent: AgentRecord
     rank: RankReport
     limit_s: float
 
     @property
     def is_over(self) -> bool:
+        """True if the rank has been silent for longer than its limit."""
         return self.rank.silent_s >= self.limit_s
 
     @property
     def is_stopped(self) -> bool:
+        """True if the kernel reports the rank as stopped."""
         return self.rank.state is RankState.STOPPED
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """How far it has come: what is less didn't arrive where the others wait."""
+        """How far the rank has come, as (step, phase of the start, number of the collective). A rank with a lower
+        value has not arrived where the others wait."""
         phase = self.rank.phase.upper()
         start = BEFORE_STEPS.index(phase) if phase in BEFORE_STEPS else len(BEFORE_STEPS)
         number, _, _ = self.rank.collective.partition(" ")
@@ -57,8 +62,8 @@ class Silence:
 
 
 def hang(view: View) -> Fault | None:
-    """Ranks that are stuck for certain, where the spec wants something done about it; or an agent that never started
-    the round."""
+    """Return the fault of ranks that certainly hang, if spec.recovery.hang.mode is Enforce, or of an agent that
+    never started the round. Return None otherwise."""
     spec = view.spec.recovery.hang
     if spec.mode is not HangMode.ENFORCE or not view.round_is_open:
         return None
@@ -69,7 +74,8 @@ def hang(view: View) -> Fault | None:
 
 
 def suspect(view: View) -> Change | None:
-    """The suspicion that the ranks are stuck, on its way: raised, confirmed where nothing is done about it, dropped."""
+    """Return the next change of the suspicion that ranks hang: raise it, confirm it if the mode only reports, or
+    drop it. Return None if nothing changes."""
     known = _known(view)
     _, over = _look(view)
     if not over:
@@ -81,12 +87,13 @@ def suspect(view: View) -> Change | None:
 
 
 def asks_stacks(status: JobState) -> bool:
-    """Whether agents are to look at their ranks' stacks."""
+    """Return whether agents are to report the stacks of their ranks."""
     return status.suspicion is not None and status.suspicion.round == status.round and not status.suspicion.confirmed
 
 
 def start_limit_s(spec: JobSpec) -> float:
-    """Seconds after which an agent ends a round that has not completed a step, without a further look; 0: never."""
+    """Return the seconds after which an agent ends a round that has not completed a step, without further
+    observation; 0 for no limit."""
     hang = spec.recovery.hang
     if hang.mode is not HangMode.ENFORCE or not _counts_before_steps(spec):
         return 0.0
@@ -94,8 +101,8 @@ def start_limit_s(spec: JobSpec) -> float:
 
 
 def hang_due_s(view: View) -> float | None:
-    """When something may have to be done. At that time the agent's word is asked for, hence one report later at
-    least."""
+    """Return the seconds until the planner may have to act on silent ranks; None if it will not. At that time it
+    asks for the agents' reports, so it is at least one report interval away."""
     spec = view.spec.recovery.hang
     if spec.mode is HangMode.OFF or not view.round_is_open:
         return None
@@ -108,14 +115,14 @@ def hang_due_s(view: View) -> float | None:
 
 
 def _known(view: View) -> Suspicion | None:
-    """What is suspected of this round."""
+    """Return the suspicion of this round, or None."""
     suspicion = view.status.suspicion
     return suspicion if suspicion is not None and suspicion.round == view.status.round else None
 
 
 @once
 def _look(view: View) -> tuple[list[Silence], list[Silence]]:
-    """All that are watched, and those that may be stuck. In most passes a glance is enough."""
+    """Return all watched ranks, and those of them that may hang. In most passes a quick check is enough."""
     spec = view.spec.recovery.hang
     if spec.mode is HangMode.OFF or not view.round_is_open:
         return [], []
@@ -127,19 +134,20 @@ def _look(view: View) -> tuple[list[Silence], list[Silence]]:
 
 
 def _counts_before_steps(spec: JobSpec) -> bool:
-    """Whether silence before a round's first step is a sign of anything: our own loop tells all that it does, and a
-    limit that a person has set holds for any script."""
+    """Return whether silence before the first step of a round counts: the built-in trainer reports everything it
+    does, and a limit that a user has set holds for any script."""
     return spec.framework is Framework.TRAINMASTER or spec.recovery.hang.limitSeconds != HANG_LIMIT_S
 
 
 def _has_stepped(view: View) -> bool:
-    """Whether a rank has completed a step of this round. Those that haven't keep it waiting then."""
+    """Return whether a rank has completed a step of this round. If so, ranks that have not completed one keep it
+    waiting."""
     return any(stepped_to(view, agent, rank) > 0 for agent in view.in_round() for rank in agent.ranks)
 
 
 @once
 def _silences(view: View) -> list[Silence]:
-    """Of ranks whose silence means something: their agent speaks, and they haven't ended."""
+    """Return the ranks whose silence means something: their agent reports, and they have not ended."""
     told = _counts_before_steps(view.spec) or _has_stepped(view)
     fresh = max(2.0, 4 * view.interval_s)
     of = limits(view).of
@@ -154,11 +162,11 @@ def _silences(view: View) -> list[Silence]:
 
 
 def _overdue(silences: list[Silence]) -> list[Silence]:
-    """Those that may be stuck, the one to blame first; nobody while the others' silence has another reason.
+    """Return the ranks that may hang, the one to blame first; [] while the silence of some has another reason.
 
-    The kernel's word is enough for a stopped rank. Else all must be silent for too long: ranks step together, so one
-    that is within its limit may be what the others wait for. One that was left behind by ranks that go on without it
-    has no such excuse.
+    For a stopped rank the kernel's report is enough. Otherwise all ranks must be silent for too long: ranks step
+    together, so a rank within its limit may be the one for which the others wait. This does not excuse a rank that is
+    steps behind ranks that continue without it.
     """
     over = [s for s in silences if s.is_over]
     if not over:
@@ -173,14 +181,15 @@ def _overdue(silences: list[Silence]) -> list[Silence]:
 
 
 def _blame(silence: Silence) -> tuple[tuple[int, int, int], bool, float, int]:
-    """Who is furthest behind; then who, by its stack, doesn't wait for others; then who is silent for longest."""
+    """Return a sort key: the rank furthest behind comes first, then a rank whose stack does not wait for others,
+    then the longest silence."""
     rank = silence.rank
     return (silence.place, waits(rank.stack), -rank.silent_s, rank.rank)
 
 
 def _confirmed(view: View, over: list[Silence]) -> bool:
-    """They have been looked at for long enough, and stand still; or move, but for too long. A stopped one needs no
-    look: the kernel has told."""
+    """Return whether the ranks have been observed for long enough and either do not move, or have moved for too long
+    without a sign of life. A stopped rank needs no observation."""
     if over[0].is_stopped:
         return True
     suspicion = _known(view)
@@ -189,7 +198,7 @@ def _confirmed(view: View, over: list[Silence]) -> bool:
     behind = [s for s in over if s.place == over[0].place]
     window = _window_s(view, over[0].limit_s)
     if any(not s.rank.stack for s in behind):
-        window += min(2 * view.interval_s, over[0].limit_s / 4)  # an answer may still be on its way
+        window += min(2 * view.interval_s, over[0].limit_s / 4)  # An answer may still be on its way.
     looked = since(suspicion.since, view.now)
     if looked < window or any(s.agent.silent_s > looked - window / 2 for s in behind):
         return False
@@ -220,7 +229,7 @@ def _raised(view: View, over: list[Silence]) -> Change:
 
 
 def _dropped(view: View, known: Suspicion) -> Change:
-    over = normal("HangOver", f"rank {known.rank} is no longer silent: it was no hang")
+    over = normal("HangOver", f"rank {known.rank} reports again, so it did not hang")
     return changed(view.status, *_events(view, over), suspicion=None)
 
 
@@ -238,7 +247,9 @@ def _report_hang(view: View, known: Suspicion, over: list[Silence]) -> Change:
         }
     )
     place = _place(view.pods[first.agent.slot])
-    told = warning("HangDetected", f"{words}{place}; recovery.hang.mode leaves it to you"[:1024])
+    mode = view.spec.recovery.hang.mode.value
+    why_not = f"recovery.hang.mode is {mode}, so the operator does not restart the ranks"
+    told = warning("HangDetected", f"{words}{place}; {why_not}"[:1024])
     return changed(view.status, *_events(view, told), suspicion=suspicion)
 
 
@@ -282,13 +293,13 @@ def _place(pod: PodRecord | None) -> str:
 
 
 def _where(silence: Silence) -> str:
-    """Its innermost calls."""
+    """Return the innermost calls of the rank as a clause; "" without a stack."""
     calls = innermost(silence.rank.stack)
     return f"; it is in {calls}" if calls else ""
 
 
 def _waiting(silences: list[Silence], first: Silence) -> str:
-    """What the others do meanwhile."""
+    """Return what the other ranks do meanwhile, as a clause."""
     ahead = [s.rank for s in silences if s.place > first.place]
     if not ahead:
         return ""
@@ -315,7 +326,7 @@ def _never_started(view: View, limit: float) -> Fault | None:
             pod = view.pods[slot]
             return Fault(
                 cause=Cause.HANG,
-                message=f"the agent of slot {slot} hasn't started round {view.status.round} for {waited:.1f} s",
+                message=f"the agent of slot {slot} has not started round {view.status.round} after {waited:.1f} s",
                 slots=(slot,),
                 floor=Rung.POD,
                 pod=pod.name if pod else "",

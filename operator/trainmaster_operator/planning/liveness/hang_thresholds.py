@@ -1,10 +1,11 @@
-"""What silence is to be expected of a rank, by phase: learned from the pauses that ranks themselves measure.
+"""How long a rank may be silent, by phase: learned from the pauses that ranks themselves measure.
 
-A pause is the time between two of a rank's signs of life. Of each phase three numbers are kept: how many pauses there
-were, how long they typically are, and the longest one. The limit is not a multiple of the longest: where pauses are of
-very different length, the next record may be a far one. The ratio of the longest to the typical tells how heavy the
-tail is (it grows as count^index, Pareto's law), so the longest pause of HORIZON times as many is extrapolated, and the
-limit is `recovery.hang.factor` times that. Steps of even length get a short limit, a heavy tail the one of the spec.
+A pause is the time between two signs of life of a rank. For each phase three numbers are kept: how many pauses there
+were, how long they typically are, and the longest one. The limit is not a multiple of the longest: where pauses differ
+much in length, the next longest one may be far longer. The ratio of the longest to the typical pause shows how heavy
+the tail is (it grows as count^index, Pareto's law), so the longest of HORIZON times as many pauses is extrapolated, and
+the limit is `recovery.hang.factor` times that. Steps of even length get a short limit; a heavy tail gets the limit of
+the spec.
 """
 
 from __future__ import annotations
@@ -20,27 +21,28 @@ from trainmaster_operator.planning.facts.view import View
 HORIZON = 1e4
 
 ENOUGH = {"step": 20, "save": 8, "eval": 8}
-"""Pauses in a phase before a limit is derived from them; before, the spec's holds."""
+"""Number of pauses in a phase from which a limit is derived. With fewer pauses, the limit of the spec holds."""
 
 WELL_FOUNDED = 200
-"""Pauses of this round that need no memory of earlier rounds any more."""
+"""Number of pauses of this round from which the pauses of earlier rounds are ignored."""
 
 SHORTEST_S = 8.0
-"""Limits are never shorter: what stops a whole machine for a moment is no hang..."""
+"""Shortest limit in seconds, because an event that stops a whole machine for a moment is no hang."""
 
 SCRIPT_SHARE = 0.2
-"""...and a script's never below this share of the spec's: between two steps it may do anything, for the first time and
-without telling anybody."""
+"""Shortest limit for a script, as a share of the limit of the spec: between two steps a script may do anything
+without reporting it."""
 
 SLOWER = 1.5
-"""A run whose longest pause comes near to the spec's limit, or is beyond it, gets so many times that pause."""
+"""If the longest pause of a run comes close to the limit of the spec or exceeds it, the limit is this factor times
+that pause."""
 
-MOST = 1e9  # seconds: agents may say anything
+MOST = 1e9  # In seconds. An agent may report any number.
 
 
 @once
 def learned(view: View) -> dict[str, Pause]:
-    """By phase: this round's pauses; while there are few, with what earlier rounds left."""
+    """Return the pauses of this round by phase. While there are few, they are combined with those of earlier rounds."""
     known = {}
     for name in ENOUGH:
         told = _merge_pauses(view, name)
@@ -61,16 +63,18 @@ def learned(view: View) -> dict[str, Pause]:
 
 @once
 def limits(view: View) -> Limits:
+    """Return the limits of silence for the ranks of this job."""
     return Limits(view)
 
 
 class Limits:
-    """How long ranks may be silent now. Only for a job whose ranks are watched."""
+    """How long ranks may be silent now, in seconds. It is used only for a job whose ranks are watched."""
 
     def __init__(self, view: View) -> None:
         spec = view.spec.recovery.hang
         self._longest_s = spec.limitSeconds
-        self._patience_s = spec.limitSeconds * spec.factor  # for what is known to do other things than steps
+        # The limit for ranks that are known to do something other than steps.
+        self._patience_s = spec.limitSeconds * spec.factor
         known = learned(view)
         self._learned = {
             name: _limit_s(view, known[name], self._unknown(name))
@@ -79,15 +83,16 @@ class Limits:
         }
 
     def of(self, agent: AgentRecord, rank: RankReport) -> float:
-        """In its phase. A start has the spec's limit, and so have the first steps of a round, in which things compile
-        and caches fill: ranks tell no pause before they are over."""
+        """Return the limit of a rank in its phase, in seconds. The start and the first steps of a round have the
+        limit of the spec, because code is compiled and caches fill then; ranks report no pauses before these steps
+        are over."""
         name = "step" if rank.state is RankState.STOPPED else rank.phase.lower()
         warm = _number(agent.pauses.get("step"), 0) > 0
         return self._learned.get(name, self._unknown(name)) if warm else self._unknown(name)
 
     @property
     def patience_s(self) -> float:
-        """For a rank whose stack moves."""
+        """The limit in seconds for a rank whose stack changes."""
         return self._patience_s
 
     def _unknown(self, name: str) -> float:
@@ -101,7 +106,8 @@ def _limit_s(view: View, pause: Pause, longest_s: float) -> float:
 
 
 def tail_index(pause: Pause) -> float:
-    """0: all pauses are alike; 1/a: their tail is Pareto's, of index a. Never above 1, where no mean exists."""
+    """Return how heavy the tail of the pauses is. 0: all pauses are alike. 1/a: the tail is that of a Pareto
+    distribution with index a. The result is at most 1; above it there would be no mean."""
     if pause.count < 2 or pause.typical <= 0 or pause.longest <= pause.typical:
         return 0.0
     return min(1.0, math.log(pause.longest / pause.typical) / math.log(pause.count))
@@ -126,14 +132,14 @@ def _merge_pauses(view: View, name: str) -> Pause | None:
 
 
 def _numbers(numbers: list[float]) -> list[float]:
-    """An agent's four numbers, 0 for each that is none. Nearly always they are what they ought to be."""
+    """Return an agent's four numbers, with 0 for each invalid one. Nearly always all of them are valid."""
     if len(numbers) == 4 and min(numbers) >= 0.0 and sum(numbers) <= MOST:
         return numbers
     return [_number(numbers, at) for at in range(4)]
 
 
 def _number(numbers: list[float] | None, at: int) -> float:
-    """An agent's number, 0 for what is none."""
+    """Return one of an agent's numbers, or 0 if it is invalid."""
     value = numbers[at] if numbers is not None and len(numbers) > at else 0.0
     if 0.0 <= value <= MOST:
         return value

@@ -1,8 +1,10 @@
-"""A second signal for a silent agent: the one before it in the order of the round doesn't get an answer either.
+"""A second signal for a silent agent: its neighbour, the agent before it in the order of the round, cannot reach it
+either.
 
-Agents look after each other in a ring. One that we hear, and that can't reach the next one, makes a short silence of
-that one enough. Behind it, whoever is silent too is gone with it: its own witness is among the lost. When the silent
-ones are many and of several nodes, it is more likely a network that is split, and nothing is done in a hurry.
+Agents watch each other in a ring. If an agent that the operator hears cannot reach the next one, a short silence of
+that one is enough to count it as lost. Silent agents that follow it in the ring count as lost too, because the agent
+that watched them is lost. If many agents on several nodes are silent, a network partition is more likely, and the
+operator does not act early.
 """
 
 from __future__ import annotations
@@ -12,15 +14,17 @@ from collections.abc import Sequence
 from trainmaster_operator.planning.facts.view import View
 
 SILENCE_S = 2.0
-"""Of an agent whose loss is witnessed: it has missed several reports."""
+"""Seconds of silence after which an agent that its neighbour cannot reach counts as lost: it has missed several
+reports."""
 
 
 def limit_s(view: View) -> float:
+    """Return the seconds of silence after which an agent that its neighbour cannot reach counts as lost."""
     return min(view.lost_after_s, max(SILENCE_S, 4 * view.interval_s))
 
 
 def gone(view: View, silences: Sequence[float]) -> list[int]:
-    """Members that are lost beyond doubt, in the order of the round."""
+    """Return the members that are certainly lost, in the order of the round."""
     limit, order = limit_s(view), view.members
     quiet = {slot for slot in order if silences[slot] >= limit}
     if not quiet or _is_split(view, quiet):
@@ -37,7 +41,8 @@ def gone(view: View, silences: Sequence[float]) -> list[int]:
 
 
 def due_s(view: View, silences: Sequence[float]) -> float | None:
-    """When the next member that is accused has been silent for long enough."""
+    """Return the seconds until the next member that its neighbour cannot reach counts as lost; None if there is
+    none."""
     limit, order = limit_s(view), view.members
     waits = [
         limit - silences[slot]
@@ -55,7 +60,8 @@ def _accused(view: View, witness: int, slot: int, limit: float) -> bool:
 
 
 def _is_split(view: View, quiet: set[int]) -> bool:
-    """More than a third of the members is silent, more than one, and not all of one node beside others that speak."""
+    """Return whether more than one member, and more than a third of them, are silent, unless all silent ones are on
+    one node and members on other nodes report."""
     if len(quiet) < 2 or len(quiet) * 3 <= len(view.members):
         return False
     nodes = {pod.node for slot in quiet if (pod := view.pods[slot]) is not None}

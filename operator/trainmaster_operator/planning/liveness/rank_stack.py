@@ -1,4 +1,5 @@
-"""What a rank's Python stack says, as its agent reports it: `File "…", line N, in name`, the most recent call last."""
+"""What a rank's Python stack shows, in the form in which its agent reports it: `File "…", line N, in name`, the most
+recent call last."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ _MEETING = re.compile(r"torch/(distributed/|autograd/graph\.py)")
 
 
 def innermost(stack: str, calls: int = 5) -> str:
-    """ "inner (file.py:3) < outer (file.py:9)"; "" without a stack."""
+    """Return the innermost calls as text, such as "inner (file.py:3) < outer (file.py:9)"; "" without a stack."""
     frames = _FRAME.findall(stack)[-calls:]
     return " < ".join(f"{name} ({path.rpartition('/')[2]}:{line})" for path, line, name in reversed(frames))
 
 
 def waits(stack: str) -> bool:
-    """Whether the rank seems to wait for others. False without a stack."""
+    """Return whether the rank seems to wait for others. Return False without a stack."""
     frames = _FRAME.findall(stack)
     return bool(frames) and _MEETING.search(frames[-1][0]) is not None

@@ -1,7 +1,9 @@
-"""The rank that all others wait for, step after step: an outlier in computing, for which they spend time waiting.
+"""The rank for which all others wait in every step: it computes for much longer than they do, and they spend time
+waiting.
 
 A rank's own part of a step is its wall time without the time in collectives. Median and MAD of the others are robust
-against a second straggler; that the others do wait tells a slow rank from one that merely counts its time otherwise.
+against a second straggler. The waiting time of the others distinguishes a slow rank from one that only measures its
+time differently.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.times import rfc3339, since
 from trainmaster_operator.planning.facts.view import View, stepped_to
 
-OUTLIER = 4.0  # robust standard deviations
-SIGMA = 1.4826  # of a normal distribution, in MADs
-LEAST_SPREAD = 0.05  # of the median: ranks that are nearly alike have no MAD to speak of
-WAITED_SHARE = 0.5  # of the difference, that the typical other rank waits
+OUTLIER = 4.0  # In robust standard deviations.
+SIGMA = 1.4826  # The standard deviation of a normal distribution, in MADs.
+LEAST_SPREAD = 0.05  # As a share of the median: for ranks that are nearly alike the MAD is close to 0.
+WAITED_SHARE = 0.5  # The share of the difference for which the typical other rank must wait.
 
 
 class _Slowest(NamedTuple):
-    """A straggler as it is now: seconds of a step that it computes, and the median of the other ranks."""
+    """A straggler as it is now: the seconds that it computes in a step, and the median of the other ranks."""
 
     rank: int
     slot: int
@@ -35,7 +37,8 @@ class _Slowest(NamedTuple):
 
 
 def straggler(view: View) -> Fault | None:
-    """A rank that has been one for the whole window, where its pod is to be replaced."""
+    """Return the fault of a rank that has been a straggler for the whole window, if its pod is to be replaced.
+    Return None otherwise."""
     known = _known(view)
     spec = view.spec.recovery.straggler
     if known is None or spec.action is not StragglerAction.REPLACE or not _is_proven(view, known):
@@ -72,8 +75,8 @@ def report_straggler(view: View) -> Change | None:
 
 
 def update(view: View, status: JobState) -> Straggler | None:
-    """The status' straggler after this look, with the times that its steps take now: the same object if nothing has
-    changed."""
+    """Return the straggler for the status after this pass, with the present times of its steps; the same object if
+    nothing has changed."""
     known = status.straggler
     if status.phase is not JobPhase.RUNNING or not view.round_is_open:
         return known if known is not None and known.round == status.round else None
@@ -94,7 +97,7 @@ def update(view: View, status: JobState) -> Straggler | None:
 
 
 def _measured(known: Straggler, found: _Slowest) -> Straggler:
-    """`known` with the times of this look: the rank may have become slower since it was first seen."""
+    """Return `known` with the times of this pass, because the rank may have become slower since it was first seen."""
     times = {"computeSeconds": round(found.computes_s, 6), "usualSeconds": round(found.usual_s, 6)}
     if (known.computeSeconds, known.usualSeconds) == tuple(times.values()):
         return known
@@ -102,7 +105,7 @@ def _measured(known: Straggler, found: _Slowest) -> Straggler:
 
 
 def due_s(view: View) -> float | None:
-    """When a rank will have been a straggler for the window."""
+    """Return the seconds until a rank will have been a straggler for the whole window; None if there is none."""
     known = _known(view)
     if known is None or known.told:
         return None
@@ -121,7 +124,7 @@ def _is_proven(view: View, known: Straggler) -> bool:
 
 
 def _ranks(view: View) -> list[tuple[AgentRecord, RankReport]]:
-    """Ranks that tell how long their steps take."""
+    """Return the ranks that report how long their steps take, with their agents."""
     return [
         (agent, rank)
         for agent in view.in_round()
@@ -135,14 +138,14 @@ def _computes(rank: RankReport) -> float:
 
 
 def _find(view: View) -> _Slowest | None:
-    """The slowest rank, if it is far from the others and they wait for it."""
+    """Return the slowest rank if it is far slower than the others and they wait for it, else None."""
     ranks = _ranks(view)
     if len(ranks) < 2:
         return None
     computes = [_computes(rank) for _, rank in ranks]
     slowdown = view.spec.recovery.straggler.slowdown
     if max(computes) < slowdown * min(computes):
-        return None  # nearly always, and without a median
+        return None  # This is nearly always so, and it needs no median.
     place = max(range(len(ranks)), key=lambda i: (computes[i], -ranks[i][1].rank))
     others = [rank for i, (_, rank) in enumerate(ranks) if i != place]
     mine = computes.pop(place)
@@ -158,14 +161,14 @@ def _find(view: View) -> _Slowest | None:
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float]:
-    """Median, and a robust standard deviation."""
+    """Return the median and a robust standard deviation."""
     middle = median(values)
     mad = median(abs(value - middle) for value in values)
     return middle, max(SIGMA * mad, LEAST_SPREAD * middle)
 
 
 def _others(view: View) -> str:
-    """Whose time the usual one is."""
+    """Return whose time the usual time is."""
     ranks = len(view.members) * view.spec.workers.ranksPerPod
     return "the other rank" if ranks == 2 else "the median of the other ranks"
 
@@ -173,7 +176,7 @@ def _others(view: View) -> str:
 def _words(view: View, known: Straggler) -> str:
     where = f" on node {known.node}" if known.node else ""
     return (
-        f"rank {known.rank} ({known.pod}{where}) needs {known.computeSeconds:.3g} s for its part of a step, "
-        f"{_others(view)} {known.usualSeconds:.3g} s: the job has waited for it for "
+        f"rank {known.rank} ({known.pod}{where}) computes for {known.computeSeconds:.3g} s in each step, "
+        f"{_others(view)} for {known.usualSeconds:.3g} s: the job has waited for rank {known.rank} for "
         f"{since(known.since, view.now):.0f} s"
     )

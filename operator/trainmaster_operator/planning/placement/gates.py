@@ -1,7 +1,7 @@
-"""Pods that a scheduling gate holds back, as Kueue's does until there is quota for them.
+"""Pods that a scheduling gate holds back, as Kueue's gate does until there is quota for them.
 
-The job is not short of places while a gate is there: no deadline runs, and nothing is given back. What the job waits
-for afterwards is counted from the moment when the last gate was lifted.
+While a gate is there, the job does not lack places: no deadline runs, and no pod is deleted to free its place. Waiting
+times after that count from the removal of the last gate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trainmaster_operator.planning.facts.times import rfc3339, since
 from trainmaster_operator.planning.facts.view import View
 
 GATED = "SchedulingGated"
-"""The reason that Kubernetes gives for such a pod, and that the condition Scheduled gives too."""
+"""The reason that Kubernetes gives for such a pod; the condition Scheduled uses it too."""
 
 
 def is_gated(pod: PodRecord | None) -> bool:
@@ -21,7 +21,7 @@ def is_gated(pod: PodRecord | None) -> bool:
 
 
 def hold(view: View) -> bool:
-    """Whether a gate holds back a pod that the next round waits for."""
+    """Return whether a gate holds back a pod for which the next round waits."""
     return not view.round_is_open and any(is_gated(pod) for pod in view.pods)
 
 
@@ -41,12 +41,13 @@ def update(view: View, status: JobState) -> JobState:
 
 
 def held_s(status: JobState, now: float) -> float:
-    """Seconds for which gates have held back pods since the run began, up to now."""
+    """Return the seconds for which gates have held back pods since the run began, up to now."""
     return 0.0 if status.gates is None else status.gates.seconds + since(status.gates.since, now)
 
 
 def since_lifted_s(status: JobState, now: float) -> float:
-    """Seconds since the last gate of the run was lifted; 0 while there is one, infinite if there was none."""
+    """Return the seconds since the last gate of the run was removed; 0 while there is one, infinity if there was
+    none."""
     gates = status.gates
     if gates is None:
         return float("inf")

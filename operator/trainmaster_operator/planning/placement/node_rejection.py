@@ -1,9 +1,9 @@
-"""Pods that their node turned away before anything in them ran, or never took: tried again elsewhere or later, and no
-failure.
+"""Pods that their node rejected before anything in them ran, or did not notice. They are created again, on another node
+or later; that is no failure of the job.
 
-The scheduler may not know yet what the node knows (its disk is full, a device is broken, it shuts down), and sends the
-next pod to it at once; so each rejection is answered a little later than the one before. Nor does the cluster know of
-a node that has just died: what it binds to it in that half a minute would stay Pending until pods are evicted there.
+The scheduler may not know yet what the node knows (its disk is full, a device is broken, it shuts down) and would send
+the next pod to it at once, so the wait grows with each rejection. The cluster does not know at once either that a node
+has died: a pod that is bound to such a node would stay Pending until pods are evicted there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONGEST_WAIT_S = 60.0
 
 
 def due_s(view: View) -> float | None:
-    """When a pod counts as ignored."""
+    """Return the seconds until a pod counts as not noticed by its node; None if there is none."""
     if view.round_is_open:
         return None
     waits = [
@@ -34,7 +34,7 @@ def due_s(view: View) -> float | None:
 
 
 def replace_rejected_pods(view: View) -> Change | None:
-    """Replace pods that their node rejected or took no note of; the wait before it doubles each time."""
+    """Replace pods that their node rejected or did not notice. The wait before the next try doubles each time."""
     if view.round_is_open:
         return None
     pods = [pod for pod in view.pods if pod is not None]
@@ -45,16 +45,19 @@ def replace_rejected_pods(view: View) -> Change | None:
     wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (times - 1))
     pod = turned_away[0]
     if pod.rejected:
-        why = ": ".join(part for part in (pod.reason, pod.message) if part) or "for no reason that it tells"
-        words = f"{pod.name} was turned away by node {pod.node or '?'}: {why}"
+        why = ": ".join(part for part in (pod.reason, pod.message) if part) or "the node gave no reason"
+        words = f"node {pod.node or '?'} rejected pod {pod.name}: {why}"
     else:
-        words = f"{pod.name} was sent to node {pod.node}, which took no note of it for {pod.unheard_s:.0f} s"
+        words = (
+            f"pod {pod.name} was assigned to node {pod.node}, whose kubelet has not acted on it for "
+            f"{pod.unheard_s:.0f} s"
+        )
     if len(turned_away) > 1:
         words = f"{words} (and {len(turned_away) - 1} more)"
     wanted = condition(view.status, SCHEDULED, False, Cause.REFUSED.value, words[:MESSAGE], view.now)
     return changed(
         view.status,
-        warning(Cause.REFUSED.value, f"{words[:MESSAGE]}; tried again in {wait:.0f} s"),
+        warning(Cause.REFUSED.value, f"{words[:MESSAGE]}; the operator creates a new pod in {wait:.0f} s"),
         incarnations=pod_slots.raised(view, tuple(pod.slot for pod in turned_away)),
         released=ReleasedStatus(times=times, retryAt=rfc3339(view.now + wait)),
         conditions=first_of(view.status, wanted),

@@ -1,7 +1,8 @@
-"""Why a node is suspect, and how much. Pure arithmetic over reasons that jobs gave.
+"""How suspect a node is: arithmetic over the reasons that jobs gave.
 
-A reason weighs by what it says about the node, and half as much each time some hours have passed. A crash is mostly the
-job's own fault: the first of a job on a node weighs nothing, and one job's crashes alone never exclude a node.
+The weight of a reason depends on what it says about the node, and halves with each half-life. A crash is mostly the
+job's own fault: the first crash of a job on a node weighs nothing, and the crashes of one job alone never exclude a
+node.
 """
 
 from __future__ import annotations
@@ -15,24 +16,26 @@ WEIGHTS: Mapping[Cause, float] = {
     Cause.HARDWARE_FAULT: 1.0,
     Cause.NODE_LOST: 0.6,
     Cause.AGENT_LOST: 0.4,
-    Cause.REFUSED: 0.4,  # a pod that the node turned away, since a device is broken
+    Cause.REFUSED: 0.4,  # The node rejected a pod because a device is broken.
     Cause.STRAGGLER: 0.4,
     Cause.HANG: 0.2,
     Cause.CRASH: 0.2,
 }
-EXCLUDED_FROM = 0.95  # a score; below 1, since the newest of several reasons has decayed a little
-CRASHES_WEIGH = 0.4  # of one job on one node, at most
+EXCLUDED_FROM = 0.95  # A score. It is below 1 because the newest of several reasons has already decayed a little.
+CRASHES_WEIGH = 0.4  # Largest weight of the crashes of one job on one node.
 FORGOTTEN_BELOW = 0.02
-MOST = 32  # names in a status
+MOST = 32  # Maximum number of names in a status.
 
 
 def weight(mark: Mark, now: float, half_life_s: float) -> float:
+    """Return the weight of a reason at time `now`, after its decay."""
     known = {cause.value: value for cause, value in WEIGHTS.items()}.get(mark.cause, 0.0)
     decayed: float = known * 0.5 ** (max(0.0, now - mark.at) / half_life_s)
     return decayed
 
 
 def score(marks: Iterable[Mark], now: float, half_life_s: float = HALF_LIFE_S) -> float:
+    """Return the sum of the weights of a node's reasons. A higher score means a more suspect node."""
     total = 0.0
     crashes: dict[str, list[float]] = {}
     for mark in marks:
@@ -42,5 +45,5 @@ def score(marks: Iterable[Mark], now: float, half_life_s: float = HALF_LIFE_S) -
         else:
             total += one
     for each in crashes.values():
-        total += min(CRASHES_WEIGH, sum(sorted(each, reverse=True)[:-1]))  # all but the first
+        total += min(CRASHES_WEIGH, sum(sorted(each, reverse=True)[:-1]))  # The first crash does not count.
     return total

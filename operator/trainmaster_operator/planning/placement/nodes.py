@@ -1,6 +1,6 @@
-"""Which nodes new pods keep away from: those that failed jobs lately, as long as enough others are left.
+"""Which nodes new pods avoid: those that failed jobs recently, as long as enough other nodes remain.
 
-The choice is written with the incarnations that it is for, so that pods are made of the status alone.
+The list is written together with the incarnations for which it holds, so that pods are made from the status alone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from trainmaster_operator.planning.placement.node_score import EXCLUDED_FROM, MO
 from trainmaster_operator.planning.placement.pod_slots import ignored, raised
 
 PATIENCE_S = 600.0
-"""How long pods find no place before they may use nodes that are tainted; and for so long nothing may show that an
-autoscaler brings others."""
+"""Seconds for which pods must find no place before they may use tainted nodes; during this time there must also be
+no sign that an autoscaler adds others."""
 
 _BROKEN = ("UnexpectedAdmissionError",)
 
 
 def of_failure(uid: str, status: JobState) -> tuple[str, Mark] | None:
-    """(node, reason) that the job's last failure is."""
+    """Return (node, reason) for the job's last failure; None if it says nothing about a node."""
     failure = status.lastFailure
     if failure is None or not failure.node or failure.cause not in {cause.value for cause in WEIGHTS}:
         return None
@@ -38,7 +38,8 @@ def of_failure(uid: str, status: JobState) -> tuple[str, Mark] | None:
 
 
 def of_rejection(uid: str, pod: PodRecord, now: float) -> tuple[str, Mark] | None:
-    """(node, reason) that a pod is which the node turned away: what the scheduler counted on isn't there."""
+    """Return (node, reason) for a pod that its node rejected because a resource was missing that the scheduler
+    counted on; None for any other pod."""
     broken = pod.reason in _BROKEN or pod.reason.startswith("OutOf")
     if not (pod.rejected and pod.node and broken):
         return None
@@ -46,8 +47,8 @@ def of_rejection(uid: str, pod: PodRecord, now: float) -> tuple[str, Mark] | Non
 
 
 def avoid(spec: JobSpec, status: JobState, observed: Observation, now: float) -> list[str]:
-    """The nodes that pods made from now on keep away from, most suspect first. `status`: with the newest failure and
-    the new incarnations."""
+    """Return the nodes that pods created from now on avoid, most suspect first. `status`: with the newest failure
+    and the new incarnations."""
     if not spec.recovery.nodes.avoid or status.avoidedInVain:
         return []
     known = observed.suspicion
@@ -58,7 +59,7 @@ def avoid(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
             marks[node].append(mark)
     scores = {node: score(given, now, known.half_life_s) for node, given in marks.items()}
     suspect = sorted((n for n, s in scores.items() if s >= EXCLUDED_FROM), key=lambda n: (-scores[n], n))
-    # Nodes that answer nobody are no matter of opinion, so they don't count against the share of suspect ones.
+    # For a node that does not answer there is no doubt, so it does not count against the share of suspect nodes.
     dead = [*_ignoring(status, observed), *_silent(status, observed)]
     return list(dict.fromkeys([*dead, *suspect[: _most(known)]]))[:MOST]
 
@@ -69,13 +70,13 @@ def _given_up(status: JobState, observed: Observation) -> list[PodRecord]:
 
 
 def _ignoring(status: JobState, observed: Observation) -> list[str]:
-    """Where pods were sent that nobody there took note of."""
+    """Return the nodes that did not notice pods that were bound to them."""
     return sorted({pod.node for pod in _given_up(status, observed) if ignored(pod)})
 
 
 def _silent(status: JobState, observed: Observation) -> list[str]:
-    """Where pods are given up that say they run: their nodes answer nobody now, and the scheduler learns of it half a
-    minute later. Until then it would send their successors to them."""
+    """Return the nodes of replaced pods that still seem to run. These nodes do not answer now, but the scheduler
+    learns of it half a minute later and would send the new pods to them until then."""
     if status.lastFailure is None or status.lastFailure.cause != Cause.AGENT_LOST.value:
         return []
     runs = (
@@ -98,7 +99,7 @@ def relax_avoidance(view: View) -> Change | None:
     """
     status = view.status
     slots = tuple(pod.slot for pod in view.pods if pod is not None and pod.keeps_away and _lacks_a_place(pod))
-    if status.avoidNodes and slots:  # of spares too, while a round is open: its members all have a place
+    if status.avoidNodes and slots:  # This also concerns spares while a round is open, when all members have a place.
         return _allowed(view, status.avoidNodes, avoidNodes=[], incarnations=raised(view, slots))
     due = due_s(view)
     if due is None or due > 0:
@@ -107,26 +108,26 @@ def relax_avoidance(view: View) -> Change | None:
 
 
 def due_s(view: View) -> float | None:
-    """Seconds until pods may use nodes that this operator has tainted."""
+    """Return the seconds until pods may use nodes that this operator has tainted; None if that is not to happen."""
     if view.round_is_open or not _unallowed(view) or gates.hold(view):
         return None
     if not any(pod is not None and _lacks_a_place(pod) for pod in view.pods):
         return None
     known = known_condition(view.status, SCHEDULED)
     if known is None or known.status != "False":
-        return None  # this pass writes it
+        return None  # This pass writes the condition.
     places = view.observed.new_places
     return PATIENCE_S - min(since(known.lastTransitionTime, view.now), places.asked_s, places.joined_s)
 
 
 def _unallowed(view: View) -> list[str]:
-    """Tainted nodes that the job has not been allowed to use yet."""
+    """Return the tainted nodes that the job is not yet allowed to use."""
     allowed = view.status.avoidNodes if view.status.avoidedInVain else []
     return [node for node in view.observed.tainted if node not in allowed]
 
 
 def _allowed(view: View, names: Sequence[str], **fields: object) -> Change:
-    words = f"no other place is found: {', '.join(names)} may be used again"
+    words = f"the pods find no other place, so they may use these nodes again: {', '.join(names)}"
     return changed(view.status, warning("NodesAllowed", words[:512]), avoidedInVain=True, **fields)
 
 

@@ -1,5 +1,5 @@
-"""Pods that don't run though they should: what stands in their way, told in the condition Scheduled, and how long a
-job puts up with it."""
+"""Pods that should run and do not: what prevents it, reported in condition Scheduled, and how long a job waits for
+them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster_operator.planning.lifecycle import finish
 from trainmaster_operator.planning.placement import gates
 from trainmaster_operator.planning.placement.gang import SCHEDULED
 
-MESSAGE = 900  # characters of a condition's message
+MESSAGE = 900  # Maximum number of characters in a condition's message.
 _NOT_CREATED = "can't be created"
 
 _CAUSES = {
@@ -34,17 +34,20 @@ _CAUSES = {
     "Unschedulable": Cause.UNSCHEDULABLE,
 }
 _FIRST = (Cause.IMAGE_ERROR.value, Cause.CONFIG_ERROR.value)
-"""What will not pass by itself is told before what may."""
+"""Causes that will not pass by themselves; they are reported before causes that may."""
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    reason: str  # the value of a Cause, or the cluster's own word
+    """What keeps pods from running."""
+
+    reason: str  # The value of a Cause, or the cluster's own word.
     message: str
 
 
 def obstacle(view: View) -> Obstacle | None:
-    """The one thing to tell about pods that don't run. None when they run, or are merely starting."""
+    """Return the most important reason why pods do not run; None if they run or are starting without a known
+    problem."""
     if all(_runs(pod) for pod in view.pods):
         return None
     found = [(_reason(pod), pod) for pod in view.pods if pod is not None and pod.reason and not _runs(pod)]
@@ -80,10 +83,10 @@ def report_obstacle(view: View) -> Change | None:
 
 
 def update(view: View, status: JobState) -> JobState:
-    """`status` with the condition as it is now; the same if nothing is new.
+    """Return `status` with condition Scheduled as it is now; the same object if nothing is new.
 
-    It holds once a round has opened, which takes all pods. An obstacle that has passed is still told until then, except
-    that pods could not be created: when they are there, nothing is known to be in their way.
+    The condition is true once a round has opened, which needs all pods. An obstacle that has passed stays in it until
+    then, except that pods could not be created: as soon as they exist, no obstacle is known.
     """
     if status.phase.finished or status.phase in (JobPhase.SUSPENDED, JobPhase.HELD):
         return status
@@ -104,7 +107,7 @@ def update(view: View, status: JobState) -> JobState:
 
 
 def _created(view: View, status: JobState) -> JobState:
-    """`status` without the word that pods can't be created, if they were since."""
+    """Return `status` without the message that pods cannot be created, if they have been created since."""
     known = known_condition(status, SCHEDULED)
     told = known is not None and known.status == "False" and _NOT_CREATED in known.message
     if not told or view.observed.refusal is not None or any(pod is None for pod in view.pods):
@@ -114,7 +117,7 @@ def _created(view: View, status: JobState) -> JobState:
 
 
 def first_of(status: JobState, wanted: Condition) -> list[Condition]:
-    """The conditions with `wanted`, the one called Scheduled, before all others."""
+    """Return the conditions with `wanted`, which is Scheduled, before all others."""
     return [wanted, *(c for c in status.conditions if c.type != SCHEDULED)]
 
 
@@ -139,6 +142,7 @@ def fail_after_pending_deadline(view: View) -> Change | None:
 
 
 def overdue_s(view: View) -> float | None:
+    """Return the seconds until pendingDeadlineSeconds is over; None if no deadline runs."""
     limit = view.spec.pendingDeadlineSeconds
     if limit is None or view.round_is_open or all(_runs(view.pods[slot]) for slot in view.members):
         return None
@@ -149,11 +153,12 @@ def overdue_s(view: View) -> float | None:
 
 
 def _starting(view: View) -> str:
-    """Pods without an obstacle: volumes that don't mount, for one, are told only in the pod's own events."""
+    """Return a sentence about pods without a known obstacle. Volumes that cannot be mounted, for example, appear
+    only in the pod's own events."""
     pod = next((pod for pod in view.pods if not _runs(pod)), None)
     if pod is None:
-        return "some are not there yet"
-    return f"{pod.name} is still starting; `kubectl describe pod {pod.name}` tells what it waits for"
+        return "some pods do not exist yet"
+    return f"{pod.name} is still starting; `kubectl describe pod {pod.name}` shows what it waits for"
 
 
 def _runs(pod: PodRecord | None) -> bool:

@@ -1,4 +1,4 @@
-"""Slots, incarnations, and the pods that ought to be there."""
+"""Slots, incarnations, and the pods that should exist."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from trainmaster_operator.planning.placement import gang
 from trainmaster_operator.planning.rounds import sizes
 
 UNHEARD_S = 15.0
-"""How long a kubelet that lives may take to notice a pod. It takes a second or less, and more when it restarts."""
+"""Seconds within which a live kubelet notices a pod. Usually it takes a second or less, and longer when the kubelet
+restarts."""
 
 PATIENCE_S = 5.0
-"""How long the successor of a pod that storage fences off waits for its kubelet to confirm its end. After that it is
-created beside it. The old pod stays in the cluster's books until it has ended, so its devices are given to nobody."""
+"""Seconds for which the replacement of a pod that storage fences off waits until the kubelet confirms the end of the
+old pod. After that the replacement is created while the old pod still exists. The old pod keeps its devices until it
+has ended, so no other pod gets them."""
 
 SCRIPT_FORCE_AFTER_S = 20.0
-"""The same for a script's pod on a node that the cluster doesn't hear, since a leader last answered its agent. By then
-the agent, which reaches nobody, has ended its ranks: that takes it 18 s at most
-(`trainmaster.agent.shell.self_fencing`), and two more are for the end itself."""
+"""The same for a script's pod on a node that does not answer the cluster, counted from the last answer of a leader
+to its agent. Within this time the isolated agent has ended its ranks: it takes at most 18 s
+(`trainmaster.agent.shell.self_fencing`), and two more seconds are for the end of the processes."""
 
 
 class DamagedStatus(Exception):
-    """A status that this operator can't have written."""
+    """The status cannot be one that this operator has written."""
 
 
 def initialise(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Change | None:
-    """Return the first status of a job; None: it has one. A job that was begun is never begun again. Raises
-    DamagedStatus when its status has lost what is known of its pods."""
+    """Return the first status of a job, or None if it has one. A job is never begun twice. Raise DamagedStatus if a
+    started job's status lacks the incarnations of its pods."""
     if status.incarnations:
         return None
     if status.observedGeneration > 0:
         raise DamagedStatus(
-            "status.internal.incarnations is missing although the job was started, so its pods can't be told apart; "
+            "status.internal.incarnations is missing although the job was started, so its pods are not known; "
             "restore the status, or delete the job and submit it again"
         )
     size, spares = sizes.wished(spec), spec.workers.spares
@@ -65,25 +67,25 @@ def initialise(spec: JobSpec, status: JobState, observed: Observation, now: floa
 
 
 def apply_edits(view: View) -> Change | None:
-    """Begin the run again with what was edited before a round of it: a wrong image is corrected at once. Pods that were
-    made are replaced, whether this operator has seen them or not."""
+    """Begin the run again with edits that were made before a round of it, so that a wrong image is corrected at
+    once. All pods are replaced, also those that this operator has not seen."""
     observed = view.observed
     if not revision.may_change(view):
         return None
     if not observed.waiting and not observed.revision_lost:
         unnamed = view.status.revision == "" and observed.revision != ""
         return changed(view.status, **revision.begun(view.spec, view.status, observed)) if unnamed else None
-    what = revision.named(observed.waiting) if observed.waiting else "what the run was to begin with"
+    what = revision.named(observed.waiting) if observed.waiting else "the spec of the run"
     return changed(
         view.status,
-        normal("RevisionChanged", f"{what} changed before a round had begun, so all pods are made anew"),
+        normal("RevisionChanged", f"{what} changed before the first round, so all pods are created again"),
         incarnations=all_raised(view),
         **revision.begun(view.spec, view.status, observed),
     )
 
 
 def raised(view: View, slots: tuple[int, ...]) -> str:
-    """The incarnations with those of `slots` replaced by the next."""
+    """Return the packed incarnations with those of `slots` increased by one."""
     counts = list(view.incarnations)
     for slot in slots:
         counts[slot] += 1
@@ -91,30 +93,31 @@ def raised(view: View, slots: tuple[int, ...]) -> str:
 
 
 def all_raised(view: View, slots: int | None = None) -> str:
-    """Incarnations for a fresh pod in every slot: one number, above every one that was."""
+    """Return packed incarnations for a new pod in every slot: one number that is higher than every earlier one."""
     return pack_counts([next_incarnation(view)] * (view.slots if slots is None else slots))
 
 
 def next_incarnation(view: View) -> int:
-    """Above that of every slot that is or was."""
+    """Return a number that is higher than the incarnation of every present or former slot."""
     return max(*view.incarnations, view.status.workers.nextIncarnation - 1) + 1
 
 
 def stale(view: View) -> tuple[PodToDelete, ...]:
-    """Pods whose incarnation is over. The round of those that had a rank is over too: the same write raised it.
+    """Return the pods to delete because their incarnation is over. The round of those that had a rank is over too,
+    because one write raised both numbers.
 
-    A pod is removed by force only when it is known to be dead, or to do no harm: it has ended; its node is lost and the
-    storage fence holds off what may still run there; or its node took no note of it, and its agent, should it come to
-    life after all, is refused. A script's own files have no fence: on a lost node its pod is removed after the
-    time in which its agent has ended its ranks.
+    A pod is removed by force only if it is dead or harmless: it has ended; or its node is lost and the storage fence
+    stops what may still run there; or its node did not notice it, and its agent would be refused if it started after
+    all. A script's own files have no fence, so on a lost node its pod is removed after the time in which its agent has
+    ended its ranks.
 
-    A living pod gets the grace period of the template. That is for its sidecars and hooks: its agent, which is refused
-    as soon as its incarnation is over, kills its ranks and ends at once.
+    A living pod gets the grace period of the template for its sidecars and hooks. Its agent is refused as soon as its
+    incarnation is over; it kills its ranks and ends at once.
     """
     deletes = []
     for pod in view.others:
         if pod.slot < view.slots and pod.incarnation > view.incarnations[pod.slot]:
-            continue  # from a status newer than this one: the next pass will see it
+            continue  # The pod belongs to a newer status than this one; the next pass will read it.
         ended = pod.phase in ENDED and not pod.lingers
         lost = pod.node_lost and (not view.scripted or _unanswered_s(pod) >= SCRIPT_FORCE_AFTER_S)
         grace: float | None
@@ -125,25 +128,28 @@ def stale(view: View) -> tuple[PodToDelete, ...]:
         else:
             grace = _own_grace_s(view)
         deletes.append(
-            PodToDelete(pod.name, pod.uid, "a newer incarnation takes its place", grace, replaced=pod.slot < view.slots)
+            PodToDelete(
+                pod.name, pod.uid, "a newer pod of this slot replaces it", grace, replaced=pod.slot < view.slots
+            )
         )
     return tuple(deletes)
 
 
 def _own_grace_s(view: View) -> float | None:
-    """None: what the pod's spec says. An API server takes a grace period of 0 for an order to remove the pod without
-    waiting for its kubelet, so a template that asks for it gets the shortest one that isn't that."""
+    """Return the grace period in seconds; None for that of the pod's spec. An API server understands 0 as the order
+    to remove the pod without waiting for its kubelet, so a template with 0 gets 1 second."""
     given = (view.spec.workers.template.get("spec") or {}).get("terminationGracePeriodSeconds")
     return 1.0 if given == 0 else None
 
 
 def ignored(pod: PodRecord) -> bool:
-    """Its node doesn't answer, as far as anybody can tell."""
+    """Return whether the pod's node has not noticed it for so long that the node seems not to answer."""
     return pod.unheard_s >= UNHEARD_S
 
 
 def stale_due_s(view: View) -> float | None:
-    """When a pod whose end nobody has confirmed is removed, or waited for no more."""
+    """Return the seconds until a pod whose end is not confirmed is removed, or until its replacement no longer
+    waits; None if there is none."""
     waits = [
         SCRIPT_FORCE_AFTER_S - _unanswered_s(pod) if view.scripted else PATIENCE_S - pod.deleting_s
         for pod in view.others
@@ -153,16 +159,18 @@ def stale_due_s(view: View) -> float | None:
 
 
 def _unanswered_s(pod: PodRecord) -> float:
-    """Seconds since a leader of the job last answered the pod's agent, which is then sure to know of no later one."""
+    """Return the seconds since a leader of the job last answered the pod's agent. The agent cannot know of a later
+    directive."""
     return pod.unanswered_s or pod.deleting_s
 
 
 def missing(view: View) -> tuple[PodToCreate, ...]:
-    """Pods to create: never while another pod of the slot is still there, unless storage fences it off and its end
-    takes long.
+    """Return the pods to create. No pod is created while another pod of its slot exists, unless storage fences that one
+    off and its end takes long.
 
-    None for a member while a round is open: it opened with all of them there, so one that is missing has done its part,
-    or is a failure that ends the round first. A second pod of one incarnation must not join the ranks of the first.
+    While a round is open, no pod is created for a member: the round opened with all pods, so a missing one has either
+    done its work or is a failure that ends the round first. A second pod of one incarnation must not join the ranks of
+    the first.
     """
     if gang.retry_in_s(view) > 0 or _refused_for_s(view) > 0 or view.observed.revision_lost:
         return ()
@@ -170,7 +178,7 @@ def missing(view: View) -> tuple[PodToCreate, ...]:
 
 
 def missing_due_s(view: View) -> float | None:
-    """When pods that can't be created now are tried again."""
+    """Return the seconds until pods that cannot be created now are tried again; None if there are none."""
     waits = [wait for wait in (gang.retry_in_s(view), _refused_for_s(view)) if wait > 0]
     return max(waits) if waits and _absent(view) else None
 
@@ -185,8 +193,9 @@ def _absent(view: View) -> tuple[PodToCreate, ...]:
 
 
 def _is_past_waiting(view: View, pod: PodRecord) -> bool:
-    """Whether a pod that ends need not be waited for: sidecars that use their grace, an agent that does not react, a
-    process that waits in the kernel. A script's files have no fence, so its pods are always waited for."""
+    """Return whether the replacement no longer waits for the end of this pod: sidecars may use their whole grace
+    period, an agent may not react, or a process may wait in the kernel. A script's files have no fence, so for its
+    pods the operator always waits."""
     return not view.scripted and pod.deleting and pod.deleting_s >= PATIENCE_S
 
 

@@ -1,6 +1,7 @@
-"""Pods without a rank: spares, and those that came for a larger size. Their loss disturbs nobody; they are replaced.
+"""Pods without a rank: spares, and pods that were created for a larger size. Their loss does not disturb training; they
+are replaced.
 
-Not faster and faster, though: a pod that ends each time it starts would be created without end.
+The wait between replacements grows: otherwise a pod that ends each time it starts would be created without end.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from trainmaster_operator.planning.placement import pod_slots
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 300.0
-FORGIVEN_AFTER_S = 2 * LONGEST_WAIT_S  # without a replacement
+FORGIVEN_AFTER_S = 2 * LONGEST_WAIT_S  # Seconds without a replacement.
 
 
 def replace(view: View) -> Change | None:
-    """Fresh pods for those that ended, are being deleted, or whose agents are silent. Counts nothing."""
+    """Replace pods without a rank that ended, are being deleted, or whose agents are silent. No restart is counted."""
     lost = _lost(view)
     if not lost or _wait_s(view) > 0:
         return None
@@ -35,7 +36,8 @@ def replace(view: View) -> Change | None:
 
 
 def replace_due_s(view: View) -> float | None:
-    """When those that are lost are replaced. When one counts as lost, `agents.lost_due_s` says for all slots."""
+    """Return the seconds until lost pods without a rank are replaced; None if there are none. `agents.lost_due_s`
+    says for all slots when an agent counts as lost."""
     wait = _wait_s(view)
     return wait if wait > 0 and _lost(view) else None
 

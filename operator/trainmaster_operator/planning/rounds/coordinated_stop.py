@@ -1,7 +1,7 @@
 """A common stop: all ranks save the same step and end, without a collective.
 
-`stop_at` is chosen above the highest step, every agent acknowledges having put it into its ranks' memory, then it
-binds. A rank that had passed it makes it move up, which is safe as long as it isn't bound.
+`stop_at` is chosen above the highest step. When every agent has acknowledged that its ranks can read it, it becomes
+binding. If a rank has already passed it, it is raised, which is safe as long as it is not binding.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from trainmaster_operator.planning.failure import drain
 from trainmaster_operator.planning.lifecycle import elastic, saving, suspend
 
 MARGIN_S = 0.5
-"""How long a new stop_at takes to every rank's memory, beside the age of the reports it is chosen from."""
+"""Seconds until a new stop_at is in the memory of every rank, in addition to the age of the reports from which it is
+chosen."""
 
 
 def advance(view: View) -> Change | None:
-    """The next step towards a common stop, or the way back while it isn't bound."""
+    """Return the next change towards a common stop, or cancel the stop while it is not binding. Return None if
+    nothing changes."""
     status = view.status
     if suspend.is_wanted(view):
         phase, reason = JobPhase.SUSPENDING, "Suspending" if view.spec.suspend else "Restarting"
@@ -40,7 +42,7 @@ def advance(view: View) -> Change | None:
     members = view.in_round()
     passed = max((a.stop_passed for a in members if a.stop_passed is not None), default=-1)
     if passed >= status.stopAt:
-        # As far again as it was missed by: a rate that was underestimated is caught up with.
+        # Add the number of steps by which it was missed, so that an underestimated rate is made up for.
         return changed(status, stopAt=max(_highest(view), passed) + margin(view) + passed - status.stopAt)
     if len(members) == len(view.members) and all(a.stop_ack == status.stopAt for a in members):
         return changed(status, stopBound=True)
@@ -48,32 +50,38 @@ def advance(view: View) -> Change | None:
 
 
 def margin(view: View) -> int:
-    """Steps that ranks may take until all have heard."""
+    """Return the number of steps that ranks may complete until all of them know the stop."""
     return 2 + math.ceil(view.status.progress.stepsPerSecond * (view.interval_s + MARGIN_S))
 
 
 def _called_off(view: View) -> Change | None:
     status, phase = view.status, _trains_on(view)
     if status.phase is JobPhase.SUSPENDING:
-        return changed(status, normal("Resumed", "it goes on before it had stopped"), phase=phase, stopAt=None)
+        return changed(
+            status,
+            normal("Resumed", "the stop was cancelled before the ranks had stopped, so the job continues"),
+            phase=phase,
+            stopAt=None,
+        )
     if status.stopAt is None:
         return None
     if status.phase is JobPhase.RESIZING:
-        return changed(status, normal("Running", "it keeps its size: it is as wished again"), phase=phase, stopAt=None)
+        words = "the job keeps its size, because the spec asks for this size again"
+        return changed(status, normal("Running", words), phase=phase, stopAt=None)
     return changed(status, stopAt=None)
 
 
 def _trains_on(view: View) -> JobPhase:
-    """The phase without the stop that is under way."""
+    """Return the phase that the job has without the requested stop."""
     status = view.status
     if status.phase is not JobPhase.SUSPENDING and (status.phase is not JobPhase.RESIZING or status.stopAt is None):
         return status.phase
     recovering = bool(status.recoveries) and status.recoveries[-1].totalSeconds is None
-    return JobPhase.RECOVERING if recovering else JobPhase.STARTING  # until a step is seen: at once
+    return JobPhase.RECOVERING if recovering else JobPhase.STARTING  # It lasts only until a step is reported.
 
 
 def _highest(view: View) -> int:
-    """The highest step that any rank stands at in this round."""
+    """Return the highest step of any rank in this round."""
     members = view.in_round()
     steps = [rank.step for agent in members for rank in agent.ranks]
     return max([*steps, *(a.resumed_step or 0 for a in members)], default=0)

@@ -1,4 +1,4 @@
-"""What agents are told, from the written status alone: what is not written is not told."""
+"""What agents are told. It is made only from the written status: agents are never told what is not written."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from trainmaster_operator.planning.rounds import leaderless_restart
 
 
 class _Common(NamedTuple):
-    """What several agents are told alike."""
+    """The part of a directive that is the same for several agents, with its digest."""
 
     directive: Directive
     digest: bytes
 
 
 class Directives:
-    """The directives of one job. What its agents have in common is made once, so that each of them costs O(1) in the
-    world size and a few microseconds: a new round of thousands of agents waits for nothing else."""
+    """The directives of one job. The common part is made once, so each further agent costs O(1) in the world size
+    and a few microseconds: a new round of thousands of agents starts without delay."""
 
     def __init__(self, spec: JobSpec, status: JobState, observed: Observation) -> None:
         self._away, self._agents = status.roundPeers, observed.agents
@@ -41,18 +41,18 @@ class Directives:
 
     @attribute
     def _placeless(self) -> _Common:
-        """What slots without a rank are told; most jobs have none."""
+        """The common part for slots without a rank; most jobs have no such slots."""
         return self._common(self._parked_state, None)
 
     def of(self, slot: int) -> Directive:
-        """What the current pod of `slot` is told."""
+        """Return the directive for the current pod of `slot`."""
         place = self._places.of(slot)
         common, digest = self._placeless if place is None else self._placed
         keep = slot in self._keepers
         assignment, own = common.assignment, ""
         if place is not None and assignment is not None:
-            # Who the others are stands in the status; where they listen, each tells each leader anew, and until it has,
-            # the round's agents go on with what they know.
+            # The members are in the status. Their addresses are not: each agent reports its own to each new leader.
+            # Until then, the agents of the round use the addresses that they know.
             peer = self._neighbour((place + self._away) % self._places.size) if self._away else None
             ring = self._neighbour((place + 1) % self._places.size) if self._places.size > 1 else None
             own = f"{place} {_where(peer)} {_where(ring)}"
@@ -63,24 +63,24 @@ class Directives:
                 peers=[peer.address] if peer else [],
                 ring=ring,
             )
-        # The epoch stays out of the tag: a new leader alone is no news to an agent.
+        # The epoch is not part of the tag: a new leader alone is no news for an agent.
         tag = hashlib.sha256(digest + f"{keep} {own}".encode()).hexdigest()[:12]
         return altered(common, tag=tag, keep_store=keep, assignment=assignment)
 
     def _neighbour(self, place: int) -> Neighbour | None:
-        """The agent at a place of the round; None until this leader has heard where it listens."""
+        """Return the agent at a place of the round; None until this leader has heard its address."""
         slot = self._places.slot(place)
         agent = self._agents.get(slot)
         return Neighbour(slot, agent.peer) if agent is not None and agent.peer is not None else None
 
 
 def directives(spec: JobSpec, status: JobState, observed: Observation) -> Callable[[int], Directive]:
-    """What the current pod of each slot is told, by slot."""
+    """Return a function that gives the directive for the current pod of a slot."""
     return Directives(spec, status, observed).of
 
 
 def directive(spec: JobSpec, status: JobState, observed: Observation, slot: int) -> Directive:
-    """What the current pod of one slot is told."""
+    """Return the directive for the current pod of one slot."""
     return directives(spec, status, observed)(slot)
 
 
@@ -109,14 +109,15 @@ def _state(status: JobState, observed: Observation, placed: bool) -> DirectiveSt
         return DirectiveState.FINISH
     if status.round == 0:
         return DirectiveState.WAIT
-    # A suspended job's ranks have saved, or their pods' grace period runs: nobody starts, nobody is killed early.
+    # The ranks of a suspended job have saved, or the grace period of their pods runs: no rank is started, and none is
+    # killed early.
     if status.phase is JobPhase.SUSPENDED or not status.roundStore or not placed:
         return DirectiveState.HOLD
     return DirectiveState.RUN
 
 
 def _assignment(spec: JobSpec, status: JobState, size: int, first: Neighbour | None) -> Assignment:
-    """Without what makes one place differ from another."""
+    """Return the assignment without the fields that differ between places."""
     ranks = spec.workers.ranksPerPod
     host, _, port = status.roundStore.rpartition(":")
     return Assignment(
@@ -140,24 +141,25 @@ def _assignment(spec: JobSpec, status: JobState, size: int, first: Neighbour | N
 
 
 class _Places:
-    """The slots of a round in the order of their places, without unpacking the ranges."""
+    """The slots of a round in the order of their places. The ranges are not unpacked."""
 
     def __init__(self, round_map: str) -> None:
         self.runs = list(_runs(round_map))
-        self._first: list[int] = []  # the place of each run's first slot
+        self._first: list[int] = []  # The place of the first slot of each range.
         self.size = 0
         for low, high in self.runs:
             self._first.append(self.size)
             self.size += high - low + 1
 
     def of(self, slot: int) -> int | None:
+        """Return the place of a slot, or None if the slot is not in the round."""
         for (low, high), first in zip(self.runs, self._first, strict=True):
             if low <= slot <= high:
                 return first + slot - low
         return None
 
     def slot(self, place: int) -> int:
-        """-1: there is no such place."""
+        """Return the slot at a place; -1 if there is no such place."""
         if not 0 <= place < self.size:
             return -1
         run = bisect_right(self._first, place) - 1
@@ -165,8 +167,8 @@ class _Places:
 
 
 def _keepers(status: JobState) -> tuple[int, ...]:
-    """Who keeps a store open: the slots of the first two places, and the first slot without one, since it may be the
-    next to have rank 0."""
+    """Return the slots whose agents keep a store open: those of the first two places, and the first slot without a
+    rank, because it may get rank 0 next."""
     runs = list(_runs(status.roundMap)) or [(0, max(0, status.workers.replicas - 1))]
     (low, high), rest = runs[0], runs[1:]
     second = low + 1 if high > low else rest[0][0] if rest else low

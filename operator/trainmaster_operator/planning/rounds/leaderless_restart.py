@@ -1,8 +1,8 @@
-"""Rounds that agents opened while no leader answered: how many they may, and what becomes of them afterwards.
+"""Rounds that agents opened while no leader answered: how many they may open, and what a leader does about them later.
 
-Such a round has the number after the last one, the same members, and the store that was kept open. A leader that comes
-back takes it over and counts it, as if it had opened it itself; until all members have told of it, nothing is
-concluded from what they said of the round before.
+Such a round has the next number, the same members, and the store that was kept open. A returning leader takes it over
+and counts it as if it had opened the round itself. Until all members have reported it, the leader concludes nothing
+from their reports about the previous round.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from trainmaster_operator.planning.failure import failure_budget
 from trainmaster_operator.planning.rounds import leaderless_rounds, open_round
 
 GRANT = 2
-"""Restarts in a row that agents may do by themselves."""
+"""Number of restarts in succession that agents may do by themselves."""
 
 SETTLED_S = 5.0
-"""How long the members of such a round may take to tell of it: agents pause for up to 3 s where nobody answers."""
+"""Seconds within which the members of such a round report it: agents pause for up to 3 s if no operator answers."""
 
 SPLIT_S = 1.0
-"""How long a round may be seen as opened twice."""
+"""Seconds for which reports may differ before a round counts as opened twice."""
 
 YOUNG_S = 0.3
-"""A leader acts on no verdict sooner: what it hears first may have been said before a round opened without it."""
+"""Seconds for which a new leader acts on no verdict: what it hears first may be older than a round that was opened
+without it."""
 
 
 def highest(spec: JobSpec, status: JobState) -> int:
-    """The highest minor that may be opened, within what the budget leaves. Where people have rules, a leader applies
-    them."""
+    """Return the highest minor number that agents may open within the budget. If the job has recovery rules, agents
+    may open none, because only a leader applies rules."""
     if spec.recovery.rules:
         return 0
     limits = spec.recovery.budget
@@ -46,7 +47,8 @@ def highest(spec: JobSpec, status: JobState) -> int:
 
 
 def adopt_granted_rounds(view: View) -> Change | None:
-    """Make granted rounds the status' own; follow one that not all members came to by another round."""
+    """Record granted rounds in the status. If not all members joined such a round, open another round for all.
+    Return None if there is nothing to do."""
     if not view.round_is_open:
         return _outnumbered(view)
     ahead = _ahead(view)
@@ -63,8 +65,8 @@ def adopt_granted_rounds(view: View) -> Change | None:
 
 
 def _agreed(view: View) -> Change | None:
-    """A leader and the agents opened a round with the same number and content at once: its store is the agents'. Where
-    some of them began with the leader's, on another store, another round follows."""
+    """Handle a round that a leader and the agents opened at the same time with the same number and content: the
+    agents' store is used. If some agents began on the leader's store, another round follows."""
     status, members = view.status, view.in_round()
     early = [agent for agent in members if agent.minor > status.roundMinor]
     told = [granted for agent in early for granted in agent.granted if granted.round == status.round]
@@ -82,8 +84,8 @@ def _agreed(view: View) -> Change | None:
 
 
 def _outnumbered(view: View) -> Change | None:
-    """Before they heard of the round that forms, agents opened one with its number: it takes one above theirs, which
-    they obey."""
+    """Raise the number of the round that forms if agents, before they heard of it, opened a round with the same
+    number: they obey a higher number."""
     status = view.status
     taken = max((agent.round for agent in view.agents if agent is not None and not agent.parked), default=0)
     if not status.round or taken < status.round:
@@ -95,11 +97,13 @@ def _outnumbered(view: View) -> Change | None:
 
 
 def is_unsettled(view: View) -> bool:
-    """Whether what members report of the status' round may be out of date."""
+    """Return whether the members' reports about the status' round may be out of date."""
     return bool(_ahead(view)) or _too_young_s(view) > 0
 
 
 def due_s(view: View) -> float | None:
+    """Return the seconds until granted rounds can be handled or reports are no longer out of date; None if there is
+    no wait."""
     waits = [_too_young_s(view)] if view.round_is_open else []
     if ahead := _ahead(view):
         waits.append(_overdue_s(view, ahead))
@@ -108,7 +112,7 @@ def due_s(view: View) -> float | None:
 
 @once
 def _ahead(view: View) -> list[AgentRecord]:
-    """Members that run a granted round after the one of the status."""
+    """Return the members that run a granted round after the one of the status."""
     if not view.round_is_open:
         return []
     agents = (view.agents[slot] for slot in view.members)
@@ -116,13 +120,14 @@ def _ahead(view: View) -> list[AgentRecord]:
 
 
 def _overdue_s(view: View, ahead: list[AgentRecord]) -> float:
-    """How long the others may still take."""
+    """Return the seconds that the other members still have; 0 or less if their time is over."""
     youngest = min((granted.age_s for agent in ahead for granted in agent.granted), default=SETTLED_S)
     return SETTLED_S - min(youngest, view.observed.leading_s)
 
 
 def _too_young_s(view: View) -> float:
-    """How long what is heard may still be older than a round that was opened without this leader; 0 or less: not."""
+    """Return the seconds for which a report may still be older than a round that was opened without this leader; 0
+    or less if none can be."""
     left = YOUNG_S - view.observed.leading_s
     if left <= 0 or not view.round_is_open:
         return 0.0
@@ -149,7 +154,7 @@ def _adopted(view: View, known: list[Granted]) -> Change:
 
 
 def _followed(view: View, known: list[Granted], top: int) -> Change:
-    """A round above all, for all."""
+    """Return the change to a round above all others, for all members."""
     words = _words(view, known) if known else "some members restarted while no operator answered"
     fields = _counted(view, known)
     recoveries = list(view.status.recoveries)
@@ -158,7 +163,7 @@ def _followed(view: View, known: list[Granted], top: int) -> Change:
     fields |= leaderless_rounds.accounted(view, recoveries)
     return changed(
         view.status,
-        warning("Recovering", f"{words}, but not all came along; the ranks restart in place (round {top + 1})"),
+        warning("Recovering", f"{words}, but some pods did not join; the ranks restart in place (round {top + 1})"),
         **{**fields, **open_round.reopened(view), "round": top + 1, "roundMinor": 0},
     )
 
@@ -172,7 +177,7 @@ def _words(view: View, known: list[Granted]) -> str:
 
 
 def _counted(view: View, known: list[Granted]) -> dict[str, Any]:
-    """Each restart as one in place, with its own record."""
+    """Return the fields that count each of these restarts as one in place, with its own record."""
     status, limits = view.status, view.spec.recovery.budget
     spent, recoveries, failure = list(status.spent), list(status.recoveries), status.lastFailure
     for granted in known:

@@ -1,7 +1,7 @@
-"""What happened while no leader listened: rounds that agents opened by themselves, with the times that they tell.
+"""What happened while no leader listened: rounds that agents opened by themselves, with the times that they report.
 
-A leader that comes back accounts each of them as if it had been there: steps up to the failure, the standstill, the
-end of each recovery at its own first step, and the steps since.
+A returning leader accounts for each of them as if it had been there: the steps up to the failure, the time without
+steps, the end of each recovery at its own first step, and the steps since then.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _TRAINS = (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING)
 
 
 def accounted(view: View, recoveries: Sequence[Recovery]) -> dict[str, Any]:
-    """The fields of the status once all rounds that agents tell of are accounted. `recoveries`: those of the status,
-    followed by one for each round that was opened meanwhile.
+    """Return the fields of the status after all rounds that agents report are accounted for. `recoveries`: those of the
+    status, followed by one for each round that was opened meanwhile.
 
-    A round that came to no step is left out: its recovery goes on until a later one steps.
+    A round that completed no step is left out: its recovery lasts until a later round completes one.
     """
     status, known = view.status, list(recoveries)
     account, progress, fields = Account(status), status.progress, {}
@@ -42,7 +42,7 @@ def accounted(view: View, recoveries: Sequence[Recovery]) -> dict[str, Any]:
 
 
 def _closed(view: View, recovery: Recovery, times: RoundTimes) -> Recovery:
-    """A recovery that ended with the first step of a round. Not every script tells where it resumed."""
+    """Return a recovery that ended with the first step of a round. Not every script reports where it resumed."""
     resumed = times.resumed_step if times.resume_told or not view.scripted else None
     return recovery.model_copy(
         update={
@@ -55,7 +55,8 @@ def _closed(view: View, recovery: Recovery, times: RoundTimes) -> Recovery:
 
 
 def _go_on(account: Account, times: RoundTimes, status: JobState, *, repeats: bool) -> None:
-    """The round that trained when the last leader fell silent. `repeats`: steps up to the highest one don't count."""
+    """Account for the round that was training when the last leader stopped. `repeats`: steps up to the highest one
+    do not count as useful."""
     steps = times.step - status.progress.step
     if steps > 0:
         now = _pauses(status, times)["pauses"]
@@ -66,7 +67,7 @@ def _go_on(account: Account, times: RoundTimes, status: JobState, *, repeats: bo
 
 
 def _pauses(status: JobState, times: RoundTimes) -> dict[str, Any]:
-    """What is accounted of this round's pauses, so that the next pass counts on from there."""
+    """Return the fields with the accounted pauses of this round, from which the next pass counts on."""
     totals = {"save": times.saved_s, "eval": times.evaluated_s}
     known = {
         name: status.pauses.get(name, Pause()).model_copy(update={"total": round(total, 3)})

@@ -15,18 +15,20 @@ from trainmaster_operator.planning.facts.view import ENDED, View
 from trainmaster_operator.planning.rounds import memory_peers, round_pod_identity, sizes
 
 STORE_WAIT_S = 10.0
-"""How long a script's round waits for the store beside rank 0 before it takes another one; and any round, before it
-takes one that looks used."""
+"""Seconds for which a script's round waits for the store in the pod of rank 0 before it uses another one, and for
+which any round waits before it uses a store that seems to be used already."""
 
 OWN_SLOTS_WAIT_S = 10.0
-"""How long a job's first round waits for the first slots, so that rank n is on worker n unless that takes too long."""
+"""Seconds for which a job's first round waits for the first slots, so that rank n is on worker n unless that takes
+too long."""
 
 USED_STORES = 4
-"""Addresses that are remembered: as many as agents may still offer in what was last heard of them."""
+"""Number of store addresses that are remembered: as many as agents may still offer in their last reports."""
 
 
 def open_round(view: View) -> Change | None:
-    """Opens the first round, or the one that forms, once enough pods have an agent and a store is offered."""
+    """Open the first round, or the one that forms, once enough pods have an agent and a store is offered. Return
+    None until then."""
     if view.round_is_open:
         return None
     order = next_order(view)
@@ -46,7 +48,7 @@ def open_round(view: View) -> Change | None:
 
 
 def reopened(view: View, gone: tuple[int, ...] = ()) -> dict[str, object]:
-    """The fields of the round after the one that is over: open at once if what is ready suffices, else forming.
+    """Return the fields of the next round: it is open at once if enough slots are ready, else it forms.
 
     `gone`: slots whose pods are replaced by the same write. A spare that is ready takes such a place.
     """
@@ -56,7 +58,8 @@ def reopened(view: View, gone: tuple[int, ...] = ()) -> dict[str, object]:
 
 
 def smaller(view: View, size: int, gone: tuple[int, ...]) -> dict[str, object]:
-    """The fields of a round with `size` pods of those that are left, which is decided even if it can't open yet."""
+    """Return the fields of a round with `size` of the remaining pods. The size is decided even if the round cannot
+    open yet."""
     able = [slot not in gone and ready(view, slot) for slot in range(view.slots)]
     order = _arranged(view, size, able)
     assert order is not None
@@ -68,7 +71,7 @@ def smaller(view: View, size: int, gone: tuple[int, ...]) -> dict[str, object]:
 
 
 def opened(view: View, store: str, order: tuple[int, ...]) -> dict[str, object]:
-    """The fields of a round that is open: beside its number they are all that agents are told."""
+    """Return the fields of a round that is open. Together with its number they are all that agents are told."""
     return {
         **on_store(view, store),
         "roundMap": pack_ranges(order),
@@ -84,14 +87,14 @@ def opened(view: View, store: str, order: tuple[int, ...]) -> dict[str, object]:
 
 
 def on_store(view: View, store: str) -> dict[str, object]:
-    """The fields that say on which store a round is, and remember it."""
+    """Return the fields that set the store of a round and remember it as used."""
     used = [store, *(known for known in view.status.lastStore.split(",") if known and known != store)]
     return {"roundStore": store, "lastStore": ",".join(used[:USED_STORES])}
 
 
 def forming(view: View) -> dict[str, object]:
-    """The fields of a round whose members aren't all there: agents end their ranks and wait. The map stays: survivors
-    keep their ranks."""
+    """Return the fields of a round whose members are not all ready: agents end their ranks and wait. The map stays,
+    so that survivors keep their ranks."""
     return {
         "roundStore": "",
         "roundOpenedAt": rfc3339(view.now),
@@ -103,22 +106,24 @@ def forming(view: View) -> dict[str, object]:
 
 
 def resume(view: View) -> str:
-    """As the spec says until this job has trained; from then on its own newest checkpoint, whatever the spec says."""
+    """Return what the ranks resume from: the value of the spec until this job has trained; after that its own newest
+    checkpoint."""
     return "Auto" if view.highest_step() > 0 or view.status.checkpoint else view.spec.checkpoint.resume
 
 
 def ready(view: View, slot: int) -> bool:
-    """The slot's pod can take part in a new round."""
+    """Return whether the slot's pod can take part in a new round."""
     pod, agent = view.pods[slot], view.agents[slot]
     if pod is None or agent is None or pod.deleting or pod.phase in ENDED:
         return False
     if not view.round_is_open and agent.round > 0 and not agent.parked:
-        return False  # as long as it hasn't heard that its round is over, it may open another one by the grant
+        return False  # As long as the agent has not heard that its round is over, it may open another one by the grant.
     return agent.joined and not agent.draining and agent.silent_s < view.lost_after_s
 
 
 def next_order(view: View, gone: tuple[int, ...] = ()) -> tuple[int, ...] | None:
-    """Slots of the next round in rank order; None while too few are ready. `gone`: slots that don't count any more."""
+    """Return the slots of the next round in rank order; None while too few are ready. `gone`: slots that no longer
+    count."""
     able = [slot not in gone and ready(view, slot) for slot in range(view.slots)]
     if view.scripted and _may_still_write(view, able):
         return None
@@ -131,8 +136,8 @@ def next_order(view: View, gone: tuple[int, ...] = ()) -> tuple[int, ...] | None
 
 
 def _arranged(view: View, size: int, able: list[bool]) -> tuple[int, ...] | None:
-    """`size` slots in rank order: of those that the job keeps, else of all. Whoever is there keeps its rank, unless
-    the size changes: then all ranks are new."""
+    """Return `size` slots in rank order: from the slots that the job keeps or, if these are too few, from all. A
+    member that is ready keeps its rank unless the size changes; then all ranks are new."""
     kept = sizes.slots_for(view, size)
     return _below(view, kept, size, able) or (_below(view, view.slots, size, able) if view.slots > kept else None)
 
@@ -159,8 +164,8 @@ def _formed_for_s(view: View) -> float:
 
 
 def _may_still_write(view: View, able: list[bool]) -> bool:
-    """A pod that isn't in the next round may run ranks of the last one: what a script writes is fenced by nothing
-    else than their end."""
+    """Return whether a pod that is not in the next round may still run ranks of the last one. Only the end of these
+    ranks protects a script's files."""
     if any(_lives(pod) for pod in view.others):
         return True
     for slot in view.members:
@@ -176,12 +181,14 @@ def _lives(pod: PodRecord) -> bool:
 
 
 def offered_store(view: View, order: tuple[int, ...], *, at_once: bool = False, others: bool = False) -> str | None:
-    """The store for a round: the one beside rank 0. Scripts bind further ports on its address, so theirs is waited
-    for; else that of another member will do. An agent that isn't in the round would not notice its end.
+    """Return the store for a round as host:port, or None if there is none yet. The store in the pod of rank 0 is
+    preferred. Scripts bind further ports on its address, so they wait for it; otherwise the store of another member is
+    used. The agent must be in the round, because any other agent would not notice the end of its store.
 
-    An agent's record may still hold a store that a round before took: such an offer is none. `others`: than those of
-    the round that ends at this moment are in it. Until the agent beside that one's rank 0 has heard, it may open the
-    same number with the old ones (see `leaderless_restart`), on the store that it keeps; so that one stays theirs.
+    An agent's record may still offer a store that an earlier round used; such an offer is ignored. `others`: the new
+    round has other members than the round that ends now. Until the agent of that round's rank 0 has heard of the new
+    round, it may open the same number with the old members (see `leaderless_restart`) on the store that it keeps, so
+    that store is not used.
     """
     kept = view.members[0] if others and view.members else None
     reached = max((agent.round for agent in view.agents if agent is not None), default=0)
@@ -195,13 +202,14 @@ def offered_store(view: View, order: tuple[int, ...], *, at_once: bool = False, 
     second = next((store for agent in rest if (store := _fresh(view, agent, reached)) is not None), None)
     if second is not None or not late:
         return second
-    # By now every record is newer than the last round: the port came back by chance.
+    # By now every record is newer than the last round, so the same port was chosen again by chance.
     agent = view.agents[order[0]]
     return address(agent.next_store) if agent is not None and agent.next_store is not None else None
 
 
 def due_s(view: View) -> float | None:
-    """When a round that forms takes what it would not take now: another store, other slots, a smaller size."""
+    """Return the seconds until a forming round accepts what it does not accept now: another store, other slots, or a
+    smaller size. Return None if there is nothing to wait for."""
     if view.round_is_open:
         return None
     waited = _formed_for_s(view)
@@ -214,8 +222,8 @@ def due_s(view: View) -> float | None:
 
 
 def _fresh(view: View, agent: AgentRecord | None, reached: int) -> str | None:
-    """What an agent offers, unless a round took it since: one of the status, or one that members opened by the grant
-    and that this agent hasn't told of yet. `reached`: the highest round that any agent is in."""
+    """Return the store that an agent offers, unless a round has used it: a round of the status, or one that members
+    opened by the grant and that this agent has not reported yet. `reached`: the highest round of any agent."""
     if agent is None or (0 < agent.round < reached and not agent.parked):
         return None
     offered = address(agent.next_store) if agent.next_store is not None else None
@@ -227,6 +235,7 @@ def _used(view: View) -> Iterable[str]:
 
 
 def address(store: StoreAddress) -> str:
+    """Return the address of a store as host:port."""
     return f"{store.host}:{store.port}"
 
 

@@ -1,9 +1,9 @@
-"""Whether the pods of an open round are still those that it opened with.
+"""Whether the pods of an open round are still those with which it opened.
 
-Names and incarnations don't tell: the API server may carry out a request to create a pod long after it was given up
-and repeated, and after the pod was deleted by somebody. The pod that comes then has the name and the incarnation of one
-that has taken part in the round, and would take part once more. Uids tell, so a round remembers those of its pods; in
-eight digits, since a status has no room for thousands of them.
+Names and incarnations do not show it. The API server may carry out a request to create a pod long after the operator
+gave up on it and repeated it, and after somebody deleted the pod. The pod that is created then has the name and the
+incarnation of a pod that took part in the round, and it would take part once more. Uids show the difference, so a round
+remembers the uids of its pods, as a checksum of eight digits because a status has no room for thousands of uids.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainmaster_operator.planning.facts.view import WORKER, is_current
 
 
 def digest(uids: Iterable[str]) -> str:
-    """Of the uids of a round's pods, in the order of the ranks."""
+    """Return a checksum of the uids of a round's pods, in the order of the ranks, as eight hexadecimal digits."""
     return _digest(tuple(uids))
 
 
@@ -29,15 +29,16 @@ def _digest(uids: tuple[str, ...]) -> str:
 
 
 def replaced(status: JobState, pods: Iterable[PodRecord]) -> bool:
-    """Whether, of all pods of a job, those that the open round's slots have now are not those that it opened with.
-    False as long as a slot has none: then that one is gone."""
+    """Return whether the current pods of the open round's slots differ from those with which it opened. `pods`: all
+    pods of the job. Return False while a slot has no pod: then that pod is missing."""
     incarnations = unpack_counts(status.incarnations)
     of_slot = {pod.slot: pod for pod in pods if pod.role == WORKER and is_current(pod, incarnations)}
     return differ(status, unpack_ranges(status.roundMap), of_slot)
 
 
 def differ(status: JobState, members: Sequence[int], of_slot: Mapping[int, PodRecord]) -> bool:
-    """The same, of the pods that the slots have."""
+    """Return whether the pods in `of_slot` differ from those with which the round of the status opened. Return False
+    while a member has no pod."""
     if not status.roundStore or not status.roundPods:
         return False
     uids = [of_slot[slot].uid for slot in members if slot in of_slot]

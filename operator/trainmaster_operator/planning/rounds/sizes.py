@@ -1,4 +1,5 @@
-"""How many pods a job may have: sizes that the parallelism and the batch allow, and which the next round may take."""
+"""How many pods a job may have: sizes that the parallelism and the batch allow, and sizes that the next round may
+have."""
 
 from __future__ import annotations
 
@@ -15,17 +16,18 @@ from trainmaster_operator.planning.facts.times import rfc3339, since
 from trainmaster_operator.planning.facts.view import View
 
 TOLD = 64
-"""Legal sizes that the status lists."""
+"""Maximum number of legal sizes in the status."""
 
 REMEMBERED = 4096
-"""Jobs whose legal sizes are kept."""
+"""Maximum number of jobs whose legal sizes are cached."""
 
 MOST = 100_000
-"""Pods of a job, whatever its batch."""
+"""Maximum number of pods of a job, whatever its batch."""
 
 
 def legal(spec: JobSpec) -> tuple[int, ...]:
-    """Numbers of pods from workers.min to workers.max, in their order, whose ranks can share model and batch."""
+    """Return the numbers of pods from workers.min to workers.max, ascending, whose ranks can share the model and the
+    batch."""
     known = _known.get(id(spec))
     if known is None or known[0] is not spec:
         if len(_known) >= REMEMBERED:
@@ -35,7 +37,8 @@ def legal(spec: JobSpec) -> tuple[int, ...]:
 
 
 _known: dict[int, tuple[JobSpec, tuple[int, ...]]] = {}
-"""By the identity of a spec, which never changes: every pass over a job asks, and to hash a spec takes longer."""
+"""The legal sizes by the identity of a spec, which never changes. Every pass over a job needs them, and hashing a
+spec takes longer."""
 
 
 def _all_legal(spec: JobSpec) -> tuple[int, ...]:
@@ -46,34 +49,36 @@ def _all_legal(spec: JobSpec) -> tuple[int, ...]:
         return tuple(range(workers.min or 1, (workers.max or workers.replicas) + 1))
     if training.batch.scaling is not None:
         high = workers.max or workers.replicas
-    else:  # ranks that share the work on a sequence get at least one of each batch
+    else:  # Ranks that share the work on a sequence need at least one sequence of each batch.
         ranks = training.batch.global_ * math.prod(training.parallelism.inner.values())
         high = min(workers.max or MOST, ranks // workers.ranksPerPod)
     return _legal(training.parallelism, training.batch, workers.ranksPerPod, workers.min or 1, high)
 
 
 def wished(spec: JobSpec) -> int:
-    """workers.replicas, rounded down to a legal size."""
+    """Return workers.replicas, rounded down to a legal size."""
     replicas = spec.workers.replicas
     return largest(legal(spec), replicas) or replicas if spec.elastic else replicas
 
 
 @once
 def wanted(view: View) -> int:
-    """The size that this job is to have. Without a place for checkpoints a running one keeps its size: another round
-    would begin at step 0."""
+    """Return the size that this job is to have. Without a place for checkpoints a running job of framework
+    Trainmaster keeps its size, because another round would begin at step 0."""
     if view.status.round and not view.scripted and view.spec.checkpoint.folder is None:
         return len(view.members)
     return wished(view.spec)
 
 
 def slots_for(view: View, size: int) -> int:
-    """Slots of a job of this size: what is wanted stays, for a smaller one grows again."""
+    """Return the number of slots for a job of this size. The slots of the wanted size stay, because a smaller job
+    grows again."""
     return max(size, wanted(view)) + view.spec.workers.spares
 
 
 def openable(view: View, forms_for_s: float) -> list[int]:
-    """Sizes that the next round may have, the best first. `forms_for_s`: how long it has waited for pods."""
+    """Return the sizes that the next round may have, the best first. `forms_for_s`: seconds for which it has waited
+    for pods."""
     size, wish = len(view.members), wanted(view)
     found = [size]
     if wish < size:
@@ -86,7 +91,7 @@ def openable(view: View, forms_for_s: float) -> list[int]:
 
 
 def below(view: View, size: int) -> list[int]:
-    """Legal sizes below `size` that a job may shrink to by itself, in their order."""
+    """Return the legal sizes below `size` to which a job may shrink by itself, ascending."""
     spec = view.spec
     if spec.workers.min is None or wanted(view) != wished(spec):
         return []
@@ -94,21 +99,23 @@ def below(view: View, size: int) -> list[int]:
 
 
 def largest(sizes: Iterable[int], limit: int) -> int | None:
+    """Return the largest of `sizes` that is not above `limit`; None if there is none."""
     return max((n for n in sizes if n <= limit), default=None)
 
 
 def cools_down(view: View) -> bool:
+    """Return whether a job that shrank must still keep its size."""
     return cooldown_s(view) > 0
 
 
 def cooldown_s(view: View) -> float:
-    """How long a job that has shrunk stays small, whatever pods are there again."""
+    """Return the seconds for which a job that shrank keeps its size, whatever pods are there again."""
     shrunk = view.status.workers.shrunkAt
     return max(0.0, view.spec.recovery.elastic.cooldownSeconds - since(shrunk, view.now)) if shrunk else 0.0
 
 
 def sized(view: View, size: int) -> WorkersStatus:
-    """The status of a world of `size` pods that opens now."""
+    """Return the workers status for a world of `size` pods that opens now."""
     workers = view.status.workers
     wish = wanted(view)
     shrunk = workers.shrunkAt if size < wish else ""
@@ -132,7 +139,7 @@ def report_resize(view: View, size: int) -> tuple[PlannedEvent, ...]:
 
 
 def waits_s(view: View) -> tuple[float, ...]:
-    """After which times a round that forms may take another size."""
+    """Return the times in seconds after which a forming round may take another size."""
     elastic = view.spec.recovery.elastic
     return () if view.spec.workers.min is None else (elastic.waitSeconds,)
 

@@ -1,1 +1,1 @@
-"""Caches of the cluster's objects, kept by watches."""
+"""Caches of the cluster's objects, kept up to date by watches."""

@@ -1,4 +1,4 @@
-"""What the caches keep of jobs and pods: slim, parsed once per change."""
+"""What the caches keep about jobs and pods: only the needed fields, parsed once per change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 
 @dataclass(frozen=True)
 class JobRecord:
-    """`job` is None when the manifest can't be understood; `problem` then says why."""
+    """A job in the cache. `job` is None if the manifest is invalid; then `problem` says why."""
 
     key: JobKey
     uid: str
@@ -33,32 +33,34 @@ class JobRecord:
     job: DistributedTrainingJob | None
     problem: str = ""
     status: JobState = field(default_factory=JobState)
-    unknown: Object = field(default_factory=dict)  # what other versions wrote into the status
-    migration: str = ""  # why the job is left alone: a former version wrote its status or its spec
-    spec_is_former: str = ""  # the same of the spec alone
+    unknown: Object = field(default_factory=dict)  # Fields of the status that other versions wrote.
+    migration: str = ""  # Why the job is left alone: an earlier version wrote its status or its spec.
+    spec_is_former: str = ""  # The same for the spec alone.
 
     @property
     def is_managed_elsewhere(self) -> bool:
-        """Another controller is responsible for the job, also where its manifest can't be understood here."""
+        """True if another controller is responsible for the job. This is also known for a manifest that is invalid
+        here."""
         controller = (self.raw.get("spec") or {}).get("managedBy")
         return controller not in (None, CONTROLLER)
 
 
 @dataclass(frozen=True)
 class PodEntry:
-    """`running_since`, `deleting_since`, `unheard_since`: monotonic, when this process first saw it so."""
+    """A pod in the cache. `running_since`, `deleting_since` and `unheard_since` are monotonic times at which this
+    process first saw that state."""
 
     record: PodRecord
     running_since: float | None
-    job_uid: str  # of the controlling owner
+    job_uid: str  # The uid of the controlling owner.
     token_sha256: str
-    job: str = ""  # its name
+    job: str = ""  # The name of the controlling owner.
     deleting_since: float | None = None
     unheard_since: float | None = None
-    asked: tuple[Amount, ...] = ()  # CPU and memory that the job last asked for it
+    asked: tuple[Amount, ...] = ()  # The CPU and memory that the job last asked for this pod.
 
     def observed(self, now: float) -> PodRecord:
-        """The record with its ages at `now` (monotonic)."""
+        """Return the record with its ages in seconds at `now` (monotonic)."""
         since = (self.running_since, self.deleting_since, self.unheard_since)
         if since == (None, None, None):
             return self.record
@@ -67,19 +69,20 @@ class PodEntry:
 
     @property
     def thrives(self) -> bool:
-        """It runs, or is on its way to."""
+        """True if the pod runs or is starting without a known problem."""
         record = self.record
         troubled = record.deleting or record.node_lost or record.disruption or record.lingers
         return record.phase in ("Pending", "Running") and not troubled
 
     def being_deleted(self, now: float) -> PodEntry:
-        """As it is after our own request, until the watch tells."""
+        """Return the entry as it is after this operator's own delete request, until the watch reports it."""
         since = self.deleting_since if self.deleting_since is not None else now
         return replace(self, record=replace(self.record, deleting=True), deleting_since=since)
 
 
 def job_record(obj: Object, known: JobRecord | None) -> JobRecord:
-    """Parses the spec only if it isn't the known one: most changes of a job are of its status."""
+    """Return the record of a job object. The spec is parsed only if it differs from the known one, because most
+    changes of a job concern its status."""
     meta = obj["metadata"]
     stored = obj.get("status")
     job: DistributedTrainingJob | None = None
@@ -113,29 +116,31 @@ def job_record(obj: Object, known: JobRecord | None) -> JobRecord:
 
 
 def _parsed(obj: Object, known: JobRecord | None) -> DistributedTrainingJob:
-    """`known`: a record with the same spec, which isn't parsed again."""
+    """Return the parsed job. `known`: a record with the same spec, which is not parsed again."""
     if known is not None and known.job is not None:
         return known.job.model_copy(update={"metadata": ObjectMeta.model_validate(obj["metadata"])})
     return DistributedTrainingJob.model_validate({name: value for name, value in obj.items() if name != "status"})
 
 
 def job_key(obj: Object) -> JobKey:
+    """Return the namespace and name of an object."""
     return JobKey(obj["metadata"]["namespace"], obj["metadata"]["name"])
 
 
 def owning_job(obj: Object) -> JobKey | None:
-    """The job that controls this object."""
+    """Return the job that controls this object, or None."""
     owner = _controller(obj)
     return JobKey(obj["metadata"]["namespace"], owner["name"]) if owner else None
 
 
 def controller_uid(obj: Object) -> str:
-    """The uid of the job that controls this object; "" if none does."""
+    """Return the uid of the job that controls this object, or "" if none does."""
     uid: str = (_controller(obj) or {}).get("uid", "")
     return uid
 
 
 def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
+    """Return the cache entry of a pod object. `known`: the previous entry. `now`: monotonic."""
     meta, status, labels = obj["metadata"], obj.get("status") or {}, obj["metadata"].get("labels") or {}
     state = pod_status.read(obj)
     deleting = bool(meta.get("deletionTimestamp"))
@@ -170,13 +175,13 @@ def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
 
 
 def own_pods(pods: Informer[PodEntry], record: JobRecord) -> list[PodEntry]:
-    """Without those of an earlier job of its name."""
+    """Return the pods of this job, without those of a previous job with the same name."""
     return [entry for entry in pods.owned(record.key) if entry.job_uid == record.uid]
 
 
 @lru_cache(maxsize=1024)
 def _asked(annotation: str) -> tuple[Amount, ...]:
-    """One object for all the pods that have the same."""
+    """Return the amounts in an annotation. Pods with the same annotation share one object."""
     return read(annotation)
 
 

@@ -1,7 +1,8 @@
-"""A cache of one kind of object, kept by list and watch, or by lists and what somebody else's watch feeds it.
+"""A cache of one kind of object, kept up to date by list and watch, or by lists and a watch of somebody else that feeds
+it.
 
-A relist replaces the cache, so that what vanished while nobody looked is deleted here too. Replies of our own
-writes are laid over it at once, and nothing older than such a reply is ever shown again.
+A relist replaces the cache, so objects that vanished while the watch was interrupted are removed. Replies to this
+operator's own writes are put into the cache at once, and nothing older than such a reply is ever shown again.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-BACKOFF_S = (0.05, 5.0)  # first and longest wait before another attempt
+BACKOFF_S = (0.05, 5.0)  # The first and the longest wait before another attempt.
 
 
 class JobKey(NamedTuple):
+    """The namespace and name of an object."""
+
     namespace: str
     name: str
 
@@ -30,6 +33,8 @@ class JobKey(NamedTuple):
 
 
 class Entry(NamedTuple, Generic[T]):
+    """A cached object: its version, uid, owning job and the value that is kept of it."""
+
     version: int
     uid: str
     owner: JobKey | None
@@ -37,13 +42,13 @@ class Entry(NamedTuple, Generic[T]):
 
 
 class Informer(Generic[T]):
-    """`slim(object, known)` turns an object into what is kept of it; `known`: what was kept of it so far, or None.
-    `owner` names the job that it belongs to.
+    """A cache of one kind. `slim(object, known)` returns what is kept of an object; `known`: what was kept of it so
+    far, or None. `owner` returns the job to which it belongs.
 
-    `changed(key)` is called after each change of an object, with its owner: synchronous, cheap, any number of times.
-    Where `minor(value)` is true of what the object has become, `changed_little(key)` is called instead.
-
-    `relist_s`: don't watch, since `feed` is told what changes; list at the start, and again so often.
+    `changed(key)` is called with the owner after each change of an object; it must be synchronous and cheap, and it may
+    be called any number of times. If `minor(value)` is true for the new state of the object, `changed_little(key)` is
+    called instead. `relist_s`: do not watch, because `feed` reports changes; list at the start and then every
+    `relist_s` seconds.
     """
 
     def __init__(
@@ -75,29 +80,33 @@ class Informer(Generic[T]):
         self._relist_s = relist_s
         self._entries: dict[JobKey, Entry[T]] = {}
         self._by_owner: dict[JobKey, dict[JobKey, Entry[T]]] = {}
-        # Uids that may not come back: deleted by us, with DELETED still to come, or fed as DELETED since the last list.
+        # Uids that may not come back: objects that this operator deleted and whose DELETED event has not arrived, or
+        # that were fed as DELETED since the last list.
         self._deleted: set[str] = set()
-        self._seen = 0  # all that the server knew at this resourceVersion is known here
+        self._seen = 0  # Everything that the server knew at this resourceVersion is known here.
         self._heard_at: float | None = None
         self._tried_at: float | None = None
-        self.failures = 0  # in a row; a stream that ended counts, until the next one tells something
+        # Number of failures in succession. A stream that ended counts until the next one delivers something.
+        self.failures = 0
         self.relists = 0
 
     # -- reading
 
     def get(self, key: JobKey) -> T | None:
+        """Return what is kept of an object, or None."""
         entry = self._entries.get(key)
         return entry.value if entry else None
 
     def owned(self, owner: JobKey) -> list[T]:
-        """What belongs to a job, in the order of names."""
+        """Return the objects that belong to a job, ordered by name."""
         return [entry.value for _, entry in sorted(self._by_owner.get(owner, {}).items())]
 
     def count(self, owner: JobKey) -> int:
-        """How much belongs to a job."""
+        """Return the number of objects that belong to a job."""
         return len(self._by_owner.get(owner, ()))
 
     def names(self) -> Iterator[JobKey]:
+        """Return the keys of all cached objects in their order."""
         return iter(sorted(self._entries))
 
     def values(self) -> Iterator[T]:
@@ -108,37 +117,39 @@ class Informer(Generic[T]):
 
     @property
     def age_s(self) -> float:
-        """Since the server last told anything: an event, a bookmark, a list. Infinity: never."""
+        """Seconds since the server last sent an event, a bookmark or a list. Infinity if it never did."""
         return float("inf") if self._heard_at is None else asyncio.get_running_loop().time() - self._heard_at
 
     @property
     def stuck_s(self) -> float:
-        """Since anything happened here, failures included: a stream that is dead without an error shows as this."""
+        """Seconds since the last activity, failures included. A stream that is dead without an error shows in this
+        number."""
         moments = [at for at in (self._heard_at, self._tried_at) if at is not None]
         return asyncio.get_running_loop().time() - max(moments) if moments else 0.0
 
     # -- replies of our own writes
 
     def wrote(self, obj: Object) -> T | None:
-        """Lays the reply of a write over the cache. Returns what the cache now holds of this object: the reply,
-        something newer, or None when it is known to be gone."""
+        """Put the reply to a write into the cache. Return what the cache now holds of this object: the reply,
+        something newer, or None if the object is known to be gone."""
         key = _key(obj)
         version = _version(obj)
-        if version > self._seen:  # else the watch has told us this or what came after it
+        if version > self._seen:  # Otherwise the watch has already delivered this version or a later one.
             old = self._entries.get(key)
             if (old is None or old.version < version) and obj["metadata"]["uid"] not in self._deleted:
                 self._put(key, obj)
         return self.get(key)
 
     def removed(self, key: JobKey, uid: str) -> None:
-        """We have deleted this object, and it is gone."""
+        """Remove an object from the cache that this operator has deleted and that is gone."""
         entry = self._entries.get(key)
         if entry is not None and entry.uid == uid:
             self._deleted.add(uid)
             self._drop(key)
 
     def amended(self, key: JobKey, uid: str, change: Callable[[T], T]) -> None:
-        """Our own write changed this object without telling its new form: assume `change` until the watch tells."""
+        """Change an object in the cache after a write whose reply does not contain its new form: assume `change`
+        until the watch delivers it."""
         entry = self._entries.get(key)
         if entry is not None and entry.uid == uid:
             self._set(key, entry._replace(value=change(entry.value)))
@@ -146,16 +157,16 @@ class Informer(Generic[T]):
     # -- following the server
 
     async def run(self) -> None:
-        """Lists and watches until it is cancelled. Any failure is retried: the API server will come back."""
+        """List and watch until cancelled. Any failure is retried, because the API server will come back."""
         version = ""
         while True:
-            asked_s = 0.0  # to wait, by the server
+            asked_s = 0.0  # Seconds for which the server asks to wait.
             try:
                 if not version:
                     version = await self._relist()
                     self.failures = 0
                 if self._relist_s is not None:
-                    version = ""  # in any case: list again
+                    version = ""  # In any case the next turn lists again.
                     await asyncio.sleep(self._relist_s * (1 + 0.2 * self._random.random()))
                     continue
                 async for event in self._cluster.watch(self.kind, version, self._namespace, self._labels):
@@ -165,7 +176,7 @@ class Informer(Generic[T]):
                     self._seen = max(self._seen, int(version))
                     if event.type != BOOKMARK:
                         self._apply(event.type == DELETED, event.object)
-                self.failures += 1  # the stream ended: watch again, but never in a tight loop
+                self.failures += 1  # The stream ended. Watch again, but not without a pause.
             except Gone as error:
                 log.info("%s: history is gone (%s): listing again", self.kind, error)
                 version = ""
@@ -180,13 +191,14 @@ class Informer(Generic[T]):
                 await asyncio.sleep(max(asked_s, delay * (1 - 0.5 * self._random.random())))
 
     def feed(self, deleted: bool, obj: Object) -> None:
-        """A change that somebody else's watch has told: of one object in their order, of several in any order."""
+        """Take a change that somebody else's watch delivers. Changes of one object come in their order; changes of
+        several objects may come in any order."""
         self._hear()
         if _version(obj) <= self._seen:
-            return  # the list was newer; what it didn't hold is gone
+            return  # The list was newer; an object that is not in it is gone.
         self._apply(deleted, obj)
         if deleted:
-            self._deleted.add(obj["metadata"]["uid"])  # a reply of ours that comes later was older
+            self._deleted.add(obj["metadata"]["uid"])  # A reply to a write of this operator that comes later is older.
 
     def _hear(self) -> None:
         self._heard_at = asyncio.get_running_loop().time()

@@ -1,6 +1,7 @@
-"""What a Pod object tells of the agent's container, which is the first of its spec.
+"""What a Pod object says about the agent's container, which is the first one of its spec.
 
-A kubelet orders statuses by name, says Running while any container runs, and hides why a pod went away in a condition.
+A kubelet sorts container statuses by name, reports Running while any container runs, and reports in a condition why a
+pod was removed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ INIT_FAILED = "InitContainerFailed"
 
 
 class PodState(NamedTuple):
+    """The state of the agent's container and of its pod. The fields are those of `PodRecord`."""
+
     phase: str
     reason: str
     message: str
@@ -30,6 +33,7 @@ class PodState(NamedTuple):
 
 
 def read(pod: Object) -> PodState:
+    """Return the state of a Pod object."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or []}
     phase = status.get("phase") or "Pending"
@@ -56,7 +60,7 @@ def read(pod: Object) -> PodState:
 
 
 def _end(spec: Object, status: Object, phase: str) -> Object | None:
-    """How the agent's container ended."""
+    """Return how the agent's container ended, or None if it has not."""
     statuses = status.get("containerStatuses") or []
     first = ((spec.get("containers") or [{}])[0]).get("name")
     main = next((s for s in statuses if s.get("name") == first), statuses[0] if len(statuses) == 1 else None)
@@ -69,18 +73,18 @@ def _end(spec: Object, status: Object, phase: str) -> Object | None:
 
 
 def _placed_at(conditions: dict[str, Object]) -> str:
-    """When the scheduler found a node."""
+    """Return the time at which the scheduler found a node, or ""."""
     scheduled = conditions.get("PodScheduled") or {}
     return scheduled.get("lastTransitionTime") or "" if scheduled.get("status") == "True" else ""
 
 
 def _taken(status: Object) -> bool:
-    """Its kubelet has taken note of it, which it tells before it pulls any image."""
+    """Return whether the kubelet has noticed the pod. It reports that before it pulls any image."""
     return bool(status.get("startTime") or status.get("initContainerStatuses") or status.get("containerStatuses"))
 
 
 def _ran(status: Object) -> bool:
-    """Anything in it was started, if only an init container."""
+    """Return whether anything in the pod was started, even if only an init container."""
     containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     return any(
         state.get("running") or state.get("terminated")
@@ -90,7 +94,7 @@ def _ran(status: Object) -> bool:
 
 
 def _why(status: Object, end: Object | None, conditions: dict[str, Object]) -> tuple[str, str]:
-    """(reason, message) of the pod's state, where there is something to tell."""
+    """Return (reason, message) of the pod's state; empty strings if there is nothing to report."""
     if status.get("reason"):
         return status["reason"], status.get("message") or ""
     if end is not None:
@@ -113,8 +117,9 @@ def _why(status: Object, end: Object | None, conditions: dict[str, Object]) -> t
 
 
 def _on_a_lost_node(spec: Object, status: Object, conditions: dict[str, Object]) -> bool:
-    """The node controller takes Ready from the pods of a node that it doesn't hear, and leaves the rest as the kubelet
-    last told it: containers that are ready make a pod that is not."""
+    """Return whether the pod's node does not answer. For such a node the node controller sets the pods' condition
+    Ready to false and leaves everything else as the kubelet last reported it, so a pod with ready containers is not
+    ready."""
     if status.get("reason") == "NodeLost":
         return True
     if status.get("phase") != "Running" or spec.get("readinessGates"):

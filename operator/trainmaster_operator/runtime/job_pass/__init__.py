@@ -1,1 +1,1 @@
-"""Parts of one pass over a job, which reconcile.py puts together."""
+"""Parts of one pass over a job, which reconcile.py calls."""

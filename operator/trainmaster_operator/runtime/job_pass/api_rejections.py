@@ -1,6 +1,6 @@
-"""What the API server didn't take: remembered per job, told to the planner, and tried again after a while.
+"""What the API server refused: remembered per job, reported to the planner, and tried again later.
 
-Soft state: a new leader tries at once, and hears the same words.
+Only this leader remembers it: a new leader tries at once and gets the same answer.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from trainmaster_operator.runtime.clock import Clock
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 8.0
-"""Nobody tells the operator that a quota was raised or a policy changed: it may not read them. So it tries."""
+"""Longest wait in seconds. The operator may not read quotas and policies, so it must try again to learn that one was
+changed."""
 
 TRIES_PER_S = 20.0
-"""Of all jobs together. Where so many wait that each would have to try more often, each waits longer."""
+"""Maximum number of tries a second over all jobs. If many jobs wait, each of them waits longer."""
 
-FIRST_MOMENT_S = 0.1  # what may pass in a moment is tried again so soon...
-LONGEST_MOMENT_S = 5.0  # ...and then more rarely
+FIRST_MOMENT_S = 0.1  # First wait in seconds after a refusal that may pass in a moment.
+LONGEST_MOMENT_S = 5.0  # Longest wait in seconds after such a refusal.
 NEVER_S = float("inf")
 
-NAME_TAKEN = "NameTaken"  # by an object of somebody else
-NAME_IN_USE = "NameInUse"  # by one of an earlier job of this name, which is on its way out
-QUOTA_EXCEEDED = "QuotaExceeded"  # there is room again when something else of the namespace ends
+NAME_TAKEN = "NameTaken"  # An object of somebody else has the name.
+NAME_IN_USE = "NameInUse"  # An object of a previous job with this name still exists and is being deleted.
+QUOTA_EXCEEDED = "QuotaExceeded"  # There is room again when something else in the namespace ends.
 
 
 class Refused(Exception):
-    """A pod, or what it needs, couldn't be created. `reason`: a word for the condition. `may_pass`: perhaps in a
-    moment. `final`: this will never be accepted, and trying again is in vain. `wait_s`: the server asks for it."""
+    """A pod, or an object that it needs, could not be created. `reason`: a word for the condition. `may_pass`: it
+    may succeed in a moment. `final`: it will never be accepted, so it is not tried again. `wait_s`: seconds for
+    which the server asks to wait."""
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class Refused(Exception):
 
 
 def refused(error: ApiError) -> Refused:
-    """A refusal in the server's words."""
+    """Return the refusal that an API error describes, in the server's words."""
     words, final = words_of(error), is_terminating(error)
     if isinstance(error, Forbidden):
         if FULL_QUOTA in str(error):
@@ -71,20 +73,21 @@ def refused(error: ApiError) -> Refused:
 class _Known:
     uid: str
     refused: Refused
-    tries: int  # in a row for this reason
-    since: float  # when the first of all tries in a row failed
+    tries: int  # Number of tries in succession for this reason.
+    since: float  # Monotonic time at which the first of all tries in succession failed.
     until: float
 
 
 class Refusals:
-    """The last refusal of each job, and when what was refused is tried again."""
+    """The last refusal of each job, and when the refused request is tried again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[JobKey, _Known] = {}
 
     def note(self, key: JobKey, uid: str, error: Refused) -> None:
-        """Each time in a row for the same reason waits twice as long. What passes by itself is not waited for long."""
+        """Record a refusal. The wait doubles with each refusal for the same reason; it stays short if the reason may
+        pass."""
         now = self._clock.monotonic()
         known = self._known.get(key)
         if known is not None and known.uid != uid:
@@ -95,6 +98,7 @@ class Refusals:
         self._known[key] = _Known(uid, error, tries, since, now + self._wait_s(uid, error, tries))
 
     def of(self, key: JobKey, uid: str) -> Refusal | None:
+        """Return the refusal of a job for the planner, or None."""
         known = self._known.get(key)
         if known is None or known.uid != uid:
             return None
@@ -110,7 +114,8 @@ class Refusals:
             return NEVER_S
         if error.may_pass:
             wait_s = min(LONGEST_MOMENT_S, FIRST_MOMENT_S * 2.0 ** min(tries - 1, 16))
-            # Not all jobs at once when a server comes back, and always the same for one.
+            # The waits differ between jobs, so that not all of them try at once when a server comes back; for one job
+            # the wait is always the same.
             wait_s *= 1 - zlib.crc32(f"{uid}/{tries}".encode()) / 2**33
         else:
             longest_s = max(LONGEST_WAIT_S, len(self._known) / TRIES_PER_S)

@@ -1,11 +1,11 @@
-"""New resources for pods that run: what a job's template says now, given to the pods that were made before it did.
+"""New CPU and memory for running pods: the amounts in a job's template are given to pods that were created before the
+edit.
 
-Each pod says in an annotation what was last asked for it, so only an edit of the job changes anything, whichever leader
-sees it. What a vertical autoscaler or an admission webhook has given a pod stays until the job asks for something else.
-
-The API server changes them in place, and kubelets carry it out without a restart where they can. Where it refuses (a
-server that is too old, another class of quality of service, a quota), pods keep what they have until they are made
-anew.
+An annotation of each pod says what was last asked for it, so only an edit of the job changes anything, whichever leader
+sees it. Amounts that a vertical autoscaler or an admission webhook has set stay until the job asks for something else.
+The API server changes them in place, and kubelets apply them without a restart if they can. If the API server refuses
+(it is too old, the quality-of-service class would change, a quota), pods keep their amounts until they are created
+again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 
 
 class Vertical:
+    """Resizes the running pods of jobs in place."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -46,13 +48,15 @@ class Vertical:
         self._pods = pods
         self._events = events
         self._metrics = metrics
-        self._fitted: dict[JobKey, tuple[str, int]] = {}  # uid and generation that all pods have been held against
+        # The uid and generation for which all pods were compared with the spec.
+        self._fitted: dict[JobKey, tuple[str, int]] = {}
 
     def forget(self, key: JobKey) -> None:
         self._fitted.pop(key, None)
 
     async def fit(self, record: JobRecord, pod: Object) -> None:
-        """Once for each version of the job's spec; costs nothing after that. `pod`: as it would be made now."""
+        """Resize the pods of a job, once for each generation of its spec; further calls cost nothing. `pod`: the pod
+        as it would be created now."""
         state = (record.uid, record.generation)
         if self._fitted.get(record.key) == state or record.job is None or record.deleting:
             return
@@ -70,7 +74,8 @@ class Vertical:
             words = f"{_pods(len(done))} resized in place, without a restart: {_words(wanted)}"
             self._events.remark(record, EventType.NORMAL, "Resized", words)
         if refusals:
-            words = f"{_pods(len(refusals))} not resized in place, until made anew: {refusals[0]}"
+            later = "each gets the new values when it is replaced"
+            words = f"{_pods(len(refusals))} not resized in place; {later}: {refusals[0]}"
             self._events.remark(record, EventType.WARNING, "ResizeRefused", words)
 
     async def _resize(
@@ -82,12 +87,14 @@ class Vertical:
         done: list[str],
         refusals: list[ApiError],
     ) -> None:
-        """A pod that has gone meanwhile is neither."""
+        """Resize one pod and add its name to `done`, or the API server's error to `refusals`. Pods deleted in the
+        meantime are added to neither list."""
         self._leader.check()
         self._metrics.writes.labels("resize").inc()
         try:
             await self._cluster.resize(namespace, pod.name, pod.uid, todo)
-            # Afterwards: a leader that dies in between leaves a pod that is resized to the same once more.
+            # The note is written last: if a leader dies before it, the next one resizes the pod to the same amounts
+            # once more.
             note = {"metadata": {"uid": pod.uid, "annotations": {RESOURCES: written(wanted)}}}
             self._pods.wrote(await self._cluster.patch(POD, namespace, pod.name, note))
             done.append(pod.name)
@@ -105,7 +112,7 @@ def _pods(count: int) -> str:
 
 
 def _words(wanted: Sequence[Amount]) -> str:
-    """For people: "worker limits cpu 2, memory 4096Mi"."""
+    """Return the amounts as text for people: "worker limits cpu 2, memory 4096Mi"."""
     told: dict[tuple[str, str], list[str]] = {}
     for one in wanted:
         size = f"{one.amount / 1000:g}" if one.resource == "cpu" else f"{one.amount / 2**20:g}Mi"

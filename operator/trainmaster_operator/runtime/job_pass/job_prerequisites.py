@@ -1,4 +1,5 @@
-"""What must be there before a job's first pod: the namespace's certificates, the job's Service, a storage that fits."""
+"""What must exist before a job's first pod: the certificates in the namespace, the job's Service, and a suitable
+storage claim."""
 
 from __future__ import annotations
 
@@ -21,23 +22,23 @@ from trainmaster_operator.runtime.leader.lease import Leadership
 log = logging.getLogger(__name__)
 
 MANY = 64
-"""A job of so many pods gets its Service once they run. With each pod that comes, a cluster goes through all pods of a
-Service and writes down those that it leads to: of 1,000 pods that cost as much as a third of creating them."""
+"""Number of workers from which a job gets its Service only when its pods run. With each new pod, a cluster lists all
+pods of a Service again: for 1,000 pods that cost as much as a third of creating them."""
 
 
 def check_owner(kind: str, found: Object, record: JobRecord) -> None:
-    """Raises Refused unless this job controls the object that has the name it needs."""
+    """Raise Refused unless this job controls the object that has the name it needs."""
     name = found["metadata"]["name"]
     owner = next((o for o in found["metadata"].get("ownerReferences") or [] if o.get("controller")), None)
     if owner is not None and owner.get("uid") == record.uid:
         return
     if owner is not None and (owner.get("kind"), owner.get("name")) == (JOB, record.key.name):
-        raise Refused(NAME_IN_USE, f"{kind} {name} of an earlier job of this name is still there")
-    raise Refused(NAME_TAKEN, f"{kind} {name} exists and isn't this job's: delete it, or rename the job")
+        raise Refused(NAME_IN_USE, f"{kind} {name} of a previous job with this name still exists")
+    raise Refused(NAME_TAKEN, f"{kind} {name} exists and belongs to something else: delete it, or rename the job")
 
 
 def _holds(found: Any, wanted: Any) -> bool:
-    """Everything that is wanted is there already."""
+    """Return whether `found` contains everything in `wanted`."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(key in found and _holds(found[key], wanted[key]) for key in wanted)
     if isinstance(wanted, list):
@@ -50,6 +51,8 @@ def _holds(found: Any, wanted: Any) -> bool:
 
 
 class Surroundings:
+    """Creates and checks the objects that the pods of jobs need."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -59,22 +62,23 @@ class Surroundings:
         ca_bundle: Callable[[], str] | None,
         served: Callable[[Object], object] = lambda service: None,
     ) -> None:
-        """`served`: told of each Service that was found or made."""
+        """`served`: called with each Service that was found or created."""
         self._cluster = cluster
         self._tell_served = served
         self._leader = leader
         self._build_service = build_service
         self._in_cluster = defaults.in_cluster
         self._ca_bundle = ca_bundle
-        self._bundles: dict[str, str] = {}  # what each namespace has been told
-        self._reminded: set[str] = set()  # namespaces that this leader has looked after once
-        self._ready: dict[JobKey, tuple[str, str]] = {}  # uids and revisions of jobs whose pods may be created
-        self._served: dict[JobKey, str] = {}  # uids of jobs that have their Service
-        self._one_node: dict[JobKey, str] = {}  # names of claims that only one node can mount
+        self._bundles: dict[str, str] = {}  # The bundle that each namespace has.
+        self._reminded: set[str] = set()  # Namespaces that this leader has checked once.
+        self._ready: dict[JobKey, tuple[str, str]] = {}  # Uid and revision of jobs whose pods may be created.
+        self._served: dict[JobKey, str] = {}  # Uids of jobs that have their Service.
+        self._one_node: dict[JobKey, str] = {}  # Names of claims that only one node can mount.
 
     async def prepare(self, record: JobRecord) -> None:
-        """Raises Refused, and ApiError."""
-        # Each time: the namespace may have been deleted and made anew, and without the bundle no pod of it starts.
+        """Create what the job's pods need. Raise Refused and ApiError."""
+        # This is done each time: the namespace may have been deleted and created again, and no pod starts without the
+        # bundle.
         self._bundles.pop(record.key.namespace, None)
         await self._bundle(record.key.namespace)
         run = (record.uid, record.status.revision)
@@ -86,27 +90,31 @@ class Surroundings:
             self._ready[record.key] = run
 
     def claim_of_one_node(self, key: JobKey) -> str:
-        """The name of the job's claim if only one node can mount it, else "". Known once `prepare` has been called."""
+        """Return the name of the job's claim if only one node can mount it, else "". It is known after `prepare` was
+        called."""
         return self._one_node.get(key, "")
 
     def lacks_service(self, record: JobRecord) -> bool:
-        """As far as it is known here. Only a job of many pods has them without its Service."""
+        """Return whether the job still needs its Service, as far as it is known here. Only a job with many pods can
+        have pods without its Service."""
         return _is_large(record) and self._served.get(record.key) != record.uid
 
     async def serve(self, record: JobRecord) -> None:
-        """Raises Refused, and ApiError."""
+        """Create the job's Service. Raise Refused and ApiError."""
         await self._service(record)
         self._served[record.key] = record.uid
 
     async def tell_bundle(self, namespaces: Iterable[str]) -> None:
+        """Write the operator's certificates into these namespaces. A failure is logged."""
         for namespace in namespaces:
             try:
                 await self._bundle(namespace)
             except ApiError as error:
-                log.warning("namespace %s: its agents were not told the operator's certificates: %s", namespace, error)
+                log.warning("namespace %s: the operator's certificates could not be written: %s", namespace, error)
 
     async def remind(self, namespace: str) -> None:
-        """Once per leader: the one before may have died between making new certificates and telling them."""
+        """Write the certificates into a namespace once per leader, because the previous leader may have died after
+        it made new ones."""
         if self._ca_bundle is not None and namespace not in self._reminded:
             self._reminded.add(namespace)
             await self.tell_bundle([namespace])
@@ -133,7 +141,8 @@ class Surroundings:
         self._bundles[namespace] = bundle
 
     async def _service(self, record: JobRecord, make: bool = True) -> None:
-        """Applied, so that a newer operator's form reaches it, but never over somebody else's."""
+        """Apply the Service, so that it gets the form of a newer operator, but never change a Service of somebody
+        else."""
         assert record.job is not None
         body = self._build_service(record.job)
         name = body["metadata"]["name"]
@@ -156,8 +165,8 @@ class Surroundings:
         self._tell_served(await self._cluster.apply(SERVICE, body))
 
     async def _claim(self, record: JobRecord) -> bool:
-        """Whether all is known of the job's claim. One that isn't there or isn't bound yet is the scheduler's to
-        tell. Raises Refused for one that can't work."""
+        """Return whether everything is known about the job's claim. The scheduler reports a claim that does not
+        exist or is not bound. Raise Refused for a claim that cannot work."""
         assert record.job is not None
         spec = record.job.spec
         volume = spec.checkpoint.volume

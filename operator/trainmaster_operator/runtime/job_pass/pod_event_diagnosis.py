@@ -1,8 +1,8 @@
-"""Why a pod that has its node doesn't start, in the words of its Events.
+"""Why a pod on a node does not start, in the words of its Events.
 
-A kubelet writes an Event at once when an image can't be pulled, and puts it into the pod's status at its next look 10
-to 15 s later; a volume that doesn't mount stands in no status at all. So the Events of one pod of a job that waits are
-read, soon at first, then ever more rarely.
+If an image cannot be pulled, a kubelet writes an Event at once and updates the pod's status only 10 to 15 s later; a
+volume that cannot be mounted appears in no status at all. So the Events of one pod of a waiting job are read, often at
+first and then more rarely.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import Clock
 
 FIRST_LOOK_S = 3.0
-SOON = 3  # looks at that distance; after them each waits twice as long
+SOON = 3  # Number of looks at this distance. After that each wait is twice as long as the one before.
 LONGEST_WAIT_S = 60.0
 
-_OLD_NEWS = ("FailedScheduling",)  # it has its node
-_OFTEN_PASSES = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")  # told from the second time on
+_OLD_NEWS = ("FailedScheduling",)  # The pod has found a node since.
+# These are reported only when they have occurred twice.
+_OFTEN_PASSES = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
 _REASONS = {
     "Failed to pull image": "ErrImagePull",
     "Back-off pulling image": "ImagePullBackOff",
     "Failed to inspect image": "ImageInspectError",
 }
-"""What an Event's message begins with, for the reason that the pod's status will give."""
+"""The beginning of an Event's message, and the reason that the pod's status will have."""
 
 Words = tuple[str, str]
 
 
 @dataclass
 class _Waiting:
-    due: float  # monotonic
+    due: float  # Monotonic.
     looks: int = 0
-    told: dict[str, Words] = field(default_factory=dict)  # by uid of the pod
+    told: dict[str, Words] = field(default_factory=dict)  # By uid of the pod.
 
 
 class Troubles:
-    """Soft state of this leader."""
+    """The reasons that Events give for pods that do not start. Only this leader keeps them."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -48,7 +49,7 @@ class Troubles:
         self._waiting: dict[JobKey, _Waiting] = {}
 
     def add_reasons(self, key: JobKey, pods: tuple[PodRecord, ...]) -> tuple[PodRecord, ...]:
-        """Return `pods`, each waiting one with the reason and message of its Events where its status gives none."""
+        """Return `pods` with the reason and message of their Events for each waiting pod whose status has none."""
         waiting = self._waiting.get(key)
         words = waiting.told if waiting is not None else {}
         if not words:
@@ -61,7 +62,8 @@ class Troubles:
         )
 
     async def look(self, key: JobKey, pods: Sequence[PodRecord]) -> tuple[bool, float]:
-        """Return (whether there is news, seconds until the next look). `pods`: of the job, before `add_reasons`."""
+        """Read the Events of one waiting pod if it is time. Return (whether there is news, seconds until the next
+        look). `pods`: the job's pods before `add_reasons`."""
         stuck = [pod for pod in pods if _waits(pod)]
         if not stuck:
             self._waiting.pop(key, None)
@@ -76,7 +78,7 @@ class Troubles:
         waiting.due = now + wait_s
         try:
             words = _newest(await self._cluster.events_about(key.namespace, pod.uid))
-        except ApiError as error:  # a hint that is missing
+        except ApiError as error:  # Events are only a hint, so the pass continues without them.
             waiting.due = now + max(wait_s, error.wait_s)
             return False, waiting.due - now
         if words is None or waiting.told.get(pod.uid) == words:
@@ -93,7 +95,7 @@ def _waits(pod: PodRecord) -> bool:
 
 
 def _newest(events: Sequence[Object]) -> Words | None:
-    """(reason, message) of the last warning, unless things went on after it."""
+    """Return (reason, message) of the last warning, or None if the pod has progressed after it."""
     warnings = [event for event in events if event.get("type") == "Warning" and _counts(event)]
     if not warnings:
         return None
@@ -106,7 +108,8 @@ def _newest(events: Sequence[Object]) -> Words | None:
 def _counts(event: Object) -> bool:
     reason = event.get("reason")
     if reason == "Failed":
-        return _reason(event) != "Failed"  # the kubelet follows up its sentence with one of a single word
+        # The kubelet writes a second event with one word after its sentence; it is ignored.
+        return _reason(event) != "Failed"
     return reason not in _OLD_NEWS and (reason not in _OFTEN_PASSES or (event.get("count") or 1) > 1)
 
 

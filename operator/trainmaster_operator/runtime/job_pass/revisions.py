@@ -1,7 +1,7 @@
-"""What each run keeps: read once, made when a run begins, never on the way of a recovery.
+"""The revision of each run: it is created when a run begins and read at most once, never during a recovery.
 
-A ControllerRevision is not watched. Where the job and this operator would make the one that the status names, nobody
-asks for it; else it is read once, and kept in memory as long as the job is known.
+ControllerRevisions are not watched. If the job and this operator would create exactly the revision that the status
+names, it is not read at all; otherwise it is read once and kept in memory as long as the job is known.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Kept:
-    """What a job obeys. `following`: what a run keeps that begins now. `lost`: what this run keeps can't be had."""
+    """The run that a job follows. `following`: the name of the revision of a run that would begin now. `lost`: the
+    revision of this run does not exist any more."""
 
     run: Run
     following: str
     lost: bool = False
 
     def obeyed_by(self, record: JobRecord) -> JobRecord:
-        """Return the record with the spec that its run obeys."""
+        """Return the record with the spec that its run uses."""
         assert record.job is not None
         if record.job.spec is self.run.spec:
             return record
@@ -55,16 +56,16 @@ class Kept:
 @dataclass(frozen=True)
 class _Known:
     uid: str
-    spec: JobSpec  # the job's own, which was looked at
-    name: str  # of the revision that the run had then
+    spec: JobSpec  # The spec of the job for which the rest was found.
+    name: str  # The name of the run's revision at that time.
     following: Revision
-    revision: Revision | None  # of the run
-    confirmed: bool  # the API server was seen to have it since the job differs from it
+    revision: Revision | None  # The revision of the run.
+    confirmed: bool  # True if the API server was seen to have it since the job differs from it.
     kept: Kept
 
 
 class Revisions:
-    """Looks up what the run of each job keeps, and stores it when a run begins."""
+    """Finds the revision of each job's run, and stores it when a run begins."""
 
     def __init__(self, cluster: Cluster, leader: Leadership, render: Render, metrics: Metrics) -> None:
         self._cluster = cluster
@@ -72,15 +73,15 @@ class Revisions:
         self._render = render
         self._metrics = metrics
         self._known: dict[JobKey, _Known] = {}
-        self._taken: dict[JobKey, frozenset[str]] = {}  # names that something else has
+        self._taken: dict[JobKey, frozenset[str]] = {}  # Names that other objects have.
 
     def forget(self, key: JobKey) -> None:
         self._known.pop(key, None)
         self._taken.pop(key, None)
 
     async def look(self, record: JobRecord) -> Kept:
-        """Return what the job obeys. Costs a look into a dict while neither its spec nor its revision changes. Raises
-        ApiError, and ValidationError when what the run keeps can't be understood."""
+        """Return what the job's run uses. While neither its spec nor its revision changes, this costs one lookup in
+        a dict. Raise ApiError, and ValidationError if the stored revision is invalid."""
         assert record.job is not None
         status = record.status
         if status.phase.finished:
@@ -97,8 +98,8 @@ class Revisions:
         return known.kept
 
     async def keep(self, record: JobRecord, status: JobState) -> None:
-        """Store what the run keeps that `status`, which is to be written next, begins; and delete what it remembers no
-        more. Raises ApiError, and TooLarge."""
+        """Store the revision of the run that `status`, which is written next, begins, and delete revisions that the
+        status no longer names. Raise ApiError and TooLarge."""
         assert record.job is not None
         known = self._known[record.key]
         body = build_revision(record.job, known.following)
@@ -125,7 +126,7 @@ class Revisions:
         had = known if known is not None and known.revision is not None and known.revision.name == name else None
         revision, confirmed = (had.revision, had.confirmed) if had is not None else (None, False)
         if name == "" and record.status.round and record.status.phase is not JobPhase.SUSPENDED:
-            # An operator that kept nothing began this run: nobody knows what its pods were made from.
+            # An operator without revisions began this run, so it is unknown from what its pods were created.
             revision, run = None, begun(job, following)
         elif name in ("", following.name):
             revision, run = following, begun(job, following)
@@ -144,7 +145,7 @@ class Revisions:
         return next(revision for revision in every if revision.name not in taken)
 
     async def _found(self, record: JobRecord, name: str) -> Revision | None:
-        """The revision as it is stored; None when it isn't there, or is somebody else's."""
+        """Return the stored revision; None if it does not exist or belongs to somebody else."""
         try:
             with attempting(f"{REVISION} {name} can't be read"):
                 found = await self._cluster.get(REVISION, record.key.namespace, name)
@@ -157,7 +158,7 @@ class Revisions:
     async def _made_again(
         self, record: JobRecord, job: DistributedTrainingJob, revision: Revision | None
     ) -> Revision | None:
-        """Somebody has deleted it, and this operator knows what it held."""
+        """Create a deleted revision again if this operator knows its content. Return None otherwise."""
         if revision is None:
             return None
         self._leader.check()
@@ -166,7 +167,7 @@ class Revisions:
             with attempting(f"{REVISION} {revision.name} can't be created"):
                 await self._cluster.create(REVISION, build_revision(job, revision))
         except AlreadyExists:
-            return None  # it is somebody else's, as was just seen
+            return None  # It belongs to somebody else, as the read before has shown.
         return revision
 
     async def _delete(self, key: JobKey, names: Iterable[str]) -> None:

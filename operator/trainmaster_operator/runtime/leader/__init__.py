@@ -1,1 +1,1 @@
-"""Who leads: the Lease, its election, and what a new leader must know of the last one."""
+"""Which replica leads: the Lease, its election, and what a new leader must learn about the previous one."""

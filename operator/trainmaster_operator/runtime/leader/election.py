@@ -1,7 +1,7 @@
-"""Leader election in a thread and event loop of its own, so that a busy main loop can't lose the lease.
+"""Leader election in its own thread and event loop, so that a busy main loop cannot lose the lease.
 
-The main loop reads `leading`, `epoch` and `check` directly, and awaits what runs over there. When the lease is lost,
-`hold` raises in the main loop, which ends the process; if that loop is stuck, the process is ended from here.
+The main loop reads `leading`, `epoch` and `check` directly, and awaits what runs in the other loop. When the lease is
+lost, `hold` raises in the main loop, which ends the process; if that loop is stuck, this thread ends the process.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-EXIT_WITHIN_S = 3.0  # between our deadline and the moment that another may lead lie 5 s
+EXIT_WITHIN_S = 3.0  # Between our deadline and the moment at which another replica may lead there are 5 s.
 JOIN_S = 1.0
 
 
 class Connection(Cluster, Protocol):
-    """A Cluster that belongs to the event loop that it was made in."""
+    """A Cluster that belongs to the event loop in which it was created."""
 
     async def close(self) -> None: ...
 
 
 class Election:
-    """`start`, then use it like an Elector, from one event loop; `close` after `release`. `exit`: ends the process."""
+    """Use it like an Elector, from one event loop: call `start` first, and `close` after `release`. `exit`: ends the
+    process."""
 
     def __init__(
         self,
@@ -54,11 +55,12 @@ class Election:
         self._elector: Elector | None = None
 
     async def start(self) -> None:
-        """Raises what connecting raises."""
+        """Start the thread and connect. Raise what connecting raises."""
         self._thread.start()
         await self._over_there(self._open())
 
     async def close(self) -> None:
+        """Close the connection and end the thread."""
         if self._cluster is not None:
             await self._over_there(self._cluster.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -132,5 +134,5 @@ class Election:
         return self._elector
 
     async def _over_there(self, work: Coroutine[Any, Any, T]) -> T:
-        """Cancelling this cancels the work."""
+        """Run a coroutine in the election's loop and return its result. Cancelling this cancels the coroutine."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))

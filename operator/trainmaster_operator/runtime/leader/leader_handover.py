@@ -1,10 +1,9 @@
-"""What another leader may have written, and the watch hasn't told us of yet.
+"""What the previous leader may have written and the watch has not delivered yet.
 
-Jobs and pods are watched side by side, and either may be behind. A leader that has just taken over from another one may
-know a job's newest status and not its newest pods: it would take them for lost, and replace them. So before it judges
-incarnations that it hasn't written itself, it asks the API server for those that it doesn't see. Or it may know pods
-and not the newest status: it would tell their agents that they are stale. So it asks for each job once, before it tells
-agents anything.
+Jobs and pods are watched separately, and either watch may be late. A new leader may know a job's newest status and not
+its newest pods; then it would take them for lost and replace them. So before it judges incarnations that it has not
+written itself, it asks the API server for the pods that it does not see. It may also know pods and not the newest
+status; then it would tell their agents that they are stale. So it reads each job once before it tells agents anything.
 """
 
 from __future__ import annotations
@@ -22,22 +21,25 @@ from trainmaster_operator.runtime.concurrency import run_all
 
 
 class Inherited:
+    """Finds pods and statuses that an earlier leader wrote."""
+
     def __init__(
         self, cluster: Cluster, pods: Informer[PodEntry], pod_name: Callable[[str, str, int, int], str]
     ) -> None:
         self._cluster, self._pods, self._pod_name = cluster, pods, pod_name
-        self._known: dict[JobKey, tuple[str, str]] = {}  # uid and incarnations whose pods the cache has, if they exist
-        self._met: dict[JobKey, str] = {}  # uid of the jobs that have been asked for
+        # The uid and incarnations for which the cache has all existing pods.
+        self._known: dict[JobKey, tuple[str, str]] = {}
+        self._met: dict[JobKey, str] = {}  # The uids of jobs that were read from the API server.
 
     def is_new(self, record: JobRecord) -> bool:
-        """Whether this job is to be asked for. True once."""
+        """Return whether this job must be read from the API server. It returns True once per job."""
         if self._met.get(record.key) == record.uid:
             return False
         self._met[record.key] = record.uid
         return True
 
     async def find(self, record: JobRecord) -> None:
-        """Put pods of this job's incarnations that nobody has told us of into the cache. Raises ApiError."""
+        """Put pods of this job's incarnations into the cache that no watch has delivered. Raise ApiError."""
         status = record.status
         if status.phase.finished or status.phase is JobPhase.SUSPENDED:
             return
@@ -51,7 +53,7 @@ class Inherited:
         self.wrote(record.key, record.uid, status.incarnations)
 
     def wrote(self, key: JobKey, uid: str, incarnations: str) -> None:
-        """We have written these incarnations: of the new ones only we create pods."""
+        """Record that this leader wrote these incarnations, so only this leader creates their pods."""
         self._known[key] = (uid, incarnations)
 
     def forget(self, key: JobKey) -> None:
@@ -66,6 +68,6 @@ class Inherited:
         except NotFound:
             return
         if owning_job(found) != record.key:
-            return  # creating ours will tell whose it is
+            return  # The attempt to create our pod will show whose pod this is.
         if self._pods.wrote(found) is None:
-            raise Conflict(f"pod {name} exists, but the watch has not told of it yet")
+            raise Conflict(f"pod {name} exists, but the watch has not delivered it yet")

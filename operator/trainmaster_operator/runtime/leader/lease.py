@@ -1,12 +1,12 @@
-"""Leader election by a Lease, with a deadline that needs nobody's clock but our own.
+"""Leader election by a Lease, with a deadline that depends on no clock but our own.
 
-The epoch is the Lease's number of transitions: it rises with each change of the holder, the first one included, and
-stands in status and in every directive, so that agents refuse a leader of the past. All waiting happens between a
-renewal and the monotonic deadline that it bought; whoever acts asks `check` right before.
+The epoch is the Lease's number of transitions. It increases with each change of the holder, the first one included, and
+is part of the status and of every directive, so that agents refuse a former leader. Between a renewal and the monotonic
+deadline that it grants, this process may act; it calls `check` right before each act.
 
-A busy event loop must not lose the lease: on a real cluster an Elector runs in a thread and loop of its own, with a
-Cluster of its own (election.py); `leading`, `check`, `epoch` and `rival_address` only read plain attributes and may be
-called from any thread.
+A busy event loop must not lose the lease: on a cluster an Elector runs in its own thread and loop, with its own Cluster
+(election.py). `leading`, `check`, `epoch` and `rival_address` only read plain attributes and may be called from any
+thread.
 """
 
 from __future__ import annotations
@@ -39,36 +39,39 @@ from trainmaster_operator.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 ADDRESS = f"{GROUP}/address"
-"""Annotation of the Lease: where the leader's control channel listens, for agents that met a standby."""
+"""Annotation of the Lease: the address of the leader's control channel, for agents that called another replica."""
 
 HOLDER_POD = f"{GROUP}/pod-uid"
-"""Annotation of the Lease: the uid of the pod whose name is the holder's identity. "": the holder is no pod."""
+"""Annotation of the Lease: the uid of the pod whose name is the holder's identity. "" if the holder is no pod."""
 
 LEASE_LABEL = f"{GROUP}/lease"
-"""So that a watch sees this Lease and no other."""
+"""Label by which a watch selects this Lease only."""
 
-MARGIN_S = 0.01  # after a rival's lease has run out
+MARGIN_S = 0.01  # Seconds after a rival's lease has expired.
 
 
 class NotLeading(Exception):
-    """This process may not act any more: its lease has run out, or somebody else holds it."""
+    """This process may not act any more: its lease has expired, or another process holds it."""
 
 
 @dataclass(frozen=True)
 class LeaseSettings:
+    """Settings of the leader election. Times are in seconds."""
+
     namespace: str = "default"
     name: str = "trainmaster-operator"
-    duration_s: float = 15.0  # others wait so long after the last renewal that they have seen
-    renew_deadline_s: float = 10.0  # we stop acting so long after the start of our last good renewal
+    duration_s: float = 15.0  # Others wait for this time after the last renewal that they have seen.
+    # This process stops acting after this time, counted from the start of its last successful renewal.
+    renew_deadline_s: float = 10.0
     retry_s: float = 2.0
-    takeover: bool = False  # who starts us guarantees that nobody else runs: take the lease whoever holds it
-    watch: bool = False  # while we wait: a lease that is given up is noticed at once
-    address: str = ""  # host:port of our control channel
-    pod_uid: str = ""  # of the pod that this process is, and whose name is its identity
+    takeover: bool = False  # The caller guarantees that no other operator runs, so the lease is taken from any holder.
+    watch: bool = False  # Watch the lease while waiting, so that a released lease is noticed at once.
+    address: str = ""  # host:port of this process's control channel.
+    pod_uid: str = ""  # The uid of the pod in which this process runs, and whose name is its identity.
 
 
 class Leadership(Protocol):
-    """What the rest of the operator needs of an Elector, wherever that runs."""
+    """The interface of an Elector for the rest of the operator, in whichever thread it runs."""
 
     @property
     def epoch(self) -> int: ...
@@ -84,14 +87,14 @@ class Leadership(Protocol):
 
 
 class _Rival(NamedTuple):
-    """A renewal of another holder's, and when we may take the lease if no further one comes."""
+    """A renewal by another holder, and when this process may take the lease if no further renewal follows."""
 
     seen: tuple[str, str, str]
     expires_at: float
 
 
 class Elector:
-    """`acquire`, then `hold` until it raises NotLeading; `release` on the way out."""
+    """Call `acquire`, then `hold` until it raises NotLeading, and `release` at the end."""
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class Elector:
     ) -> None:
         self.identity = identity
         self.epoch = 0
-        self.absence: OperatorAbsence | None = None  # from the last sign of a leader before us until we led
+        self.absence: OperatorAbsence | None = None  # From the last sign of the previous leader until this process led.
         self.settings = settings or LeaseSettings()
         self._cluster = cluster
         self._clock = clock
@@ -112,19 +115,21 @@ class Elector:
         self._lease: Object | None = None
         self._rival: _Rival | None = None
         self._freed = asyncio.Event()
-        self.rival_address = ""  # of the leader that we wait for; "": there is none, or it isn't known
+        self.rival_address = ""  # The address of the present leader; "" if there is none or it is unknown.
 
     @property
     def leading(self) -> bool:
+        """True while this process holds the lease."""
         return self._clock.monotonic() < self._deadline
 
     def check(self) -> None:
-        """Raises NotLeading. Cheap: call it right before each act that can't be undone."""
+        """Raise NotLeading if the lease has expired. It is cheap: call it right before each act that cannot be
+        undone."""
         if not self.leading:
             raise NotLeading(f"{self.identity} has not renewed its lease for {self.settings.renew_deadline_s:g} s")
 
     async def acquire(self) -> int:
-        """Waits until the lease is ours; returns the epoch."""
+        """Wait until this process holds the lease. Return the epoch."""
         watching = asyncio.create_task(self._watch()) if self.settings.watch else None
         try:
             while not await self._attempt(self._try_acquire):
@@ -141,7 +146,7 @@ class Elector:
         return self.epoch
 
     async def hold(self) -> None:
-        """Renews the lease for ever. Raises NotLeading when it is lost."""
+        """Renew the lease until it is lost, then raise NotLeading."""
         renewed = True
         while True:
             await asyncio.sleep(self.settings.retry_s if renewed else self.settings.retry_s / 4)
@@ -149,9 +154,10 @@ class Elector:
             self.check()
 
     async def outgrow(self, epoch: int) -> None:
-        """Raises our epoch above one that was met in a status or at an agent. Raises NotLeading if a later leader's.
+        """Raise our epoch above one that was found in a status or at an agent. Raise NotLeading if it belongs to a
+        later leader.
 
-        It is none when we still hold the lease: then the Lease was deleted, or the job comes from another store.
+        It does not if we still hold the lease: then the Lease was deleted, or the job comes from another store.
         """
         while self.epoch <= epoch:
             started = self._clock.monotonic()
@@ -168,7 +174,7 @@ class Elector:
             log.info("%s leads in epoch %d: it met epoch %d", self.identity, self.epoch, epoch)
 
     async def release(self) -> None:
-        """Gives the lease up, so that the next leader need not wait. Best effort."""
+        """Give the lease up, so that the next leader need not wait. A failure is only logged."""
         lease, self._lease, was_leading = self._lease, None, self.leading
         self._deadline = float("-inf")
         if lease is None or not was_leading:
@@ -176,7 +182,7 @@ class Elector:
         try:
             async with asyncio.timeout(self.settings.retry_s):
                 while not await self._give_up(lease):
-                    # A renewal of ours that was cut off may have taken effect.
+                    # A renewal of ours that was interrupted may have taken effect.
                     lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
                     if lease["spec"].get("holderIdentity") != self.identity:
                         return
@@ -192,7 +198,7 @@ class Elector:
         return True
 
     async def _until_freed(self, seconds: float) -> None:
-        """Until somebody gives the lease up, and no longer than `seconds`."""
+        """Wait until the lease is released, at most `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._freed.wait()
@@ -201,7 +207,7 @@ class Elector:
         self._freed.clear()
 
     async def _watch(self) -> None:
-        """For ever: tells when the lease is given up. What it misses is found by looking, a little later."""
+        """Signal when the lease is released; runs until cancelled. Polling finds, a little later, what it misses."""
         while True:
             try:
                 lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
@@ -210,7 +216,8 @@ class Elector:
                 async for event in self._cluster.watch(LEASE, version, self.settings.namespace, labels):
                     if event.type not in (ADDED, MODIFIED):
                         continue
-                    if self._is_free(event.object["spec"], self._clock.monotonic()):  # notes a renewal when it comes
+                    # `_is_free` also records a renewal.
+                    if self._is_free(event.object["spec"], self._clock.monotonic()):
                         self._freed.set()
             except ApiError as error:
                 log.debug("the lease can't be watched: %s", error)
@@ -257,9 +264,9 @@ class Elector:
         return True
 
     async def _holder_is_gone(self, lease: Object) -> bool:
-        """Whether the pod that holds the lease is no more: its kubelet has confirmed its end, or somebody has removed
-        it by force. A leader that runs on after that loses the lease to us at its next renewal, and what it writes
-        until then is fenced by epochs and versions."""
+        """Return whether the pod that holds the lease no longer exists: its kubelet has confirmed its end, or
+        somebody removed it by force. If that leader still runs, it loses the lease to us at its next renewal, and
+        epochs and versions fence off what it writes until then."""
         uid = (lease["metadata"].get("annotations") or {}).get(HOLDER_POD)
         holder = lease["spec"].get("holderIdentity")
         if not uid or not holder:
@@ -289,7 +296,7 @@ class Elector:
         try:
             self._won(await self._cluster.update(LEASE, {**self._lease, "spec": spec}), started)
         except (Conflict, NotFound):
-            # A write of ours whose reply was lost also looks like this: read who holds it now.
+            # A write of ours whose reply was lost also looks like this, so read who holds the lease now.
             lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
             self._refuse_other(lease)
             self._lease = lease
@@ -300,7 +307,7 @@ class Elector:
         holder = lease["spec"].get("holderIdentity")
         if holder != self.identity:
             self._deadline = float("-inf")
-            raise NotLeading(f"{holder or 'nobody'} holds the lease now")
+            raise NotLeading(f"{holder or 'no process'} holds the lease now")
 
     def _won(self, lease: Object, started: float) -> None:
         self._lease = lease
@@ -328,7 +335,7 @@ class Elector:
         }
 
     def _timestamp(self) -> str:
-        """metav1.MicroTime."""
+        """Return the present time as metav1.MicroTime."""
         return datetime.fromtimestamp(self._clock.now(), timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -1,7 +1,8 @@
-"""Operators that don't know of each other and manage the same job: two installations, each with a Lease of its own.
+"""Two installations that do not know of each other and manage the same job, each with its own Lease.
 
-Each would outgrow the other's epoch for ever. A later epoch that is met once is no sign of it (the Lease was deleted,
-the job comes from another cluster); one that is met again and again is, and then the job is left alone for a while.
+Each would raise its epoch above the other's for ever. One later epoch is no sign of this (the Lease was deleted, or the
+job comes from another cluster). If later epochs appear again and again, there is another operator, and the job is left
+alone for a while.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from trainmaster_operator.runtime.clock import Clock
 
 MEETINGS = 5
 WITHIN_S = 60.0
-QUIET_S = (60.0, 300.0)  # the first and the longest: a rival that is uninstalled leaves its jobs to us after that
+# The first and the longest time. After it, the jobs of a rival that was uninstalled are taken over.
+QUIET_S = (60.0, 300.0)
 
 
 class Rivalry(Exception):
-    """Another operator manages this job too. Always the same words."""
+    """Another operator manages this job too. The message is always the same."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -34,12 +36,14 @@ class _Rival:
 
 
 class Rivals:
+    """Counts, per job, how often another leader's later epoch was found."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[JobKey, _Rival] = {}
 
     def meet(self, key: JobKey) -> None:
-        """A job has met a leader of a later epoch than ours. Raises Rivalry when that happens too often."""
+        """Record that a job has a later epoch than ours. Raise Rivalry if that happens too often."""
         now = self._clock.monotonic()
         rival = self._known.get(key)
         if rival is None or now - max(rival.since, rival.quiet_until) > WITHIN_S:

@@ -1,7 +1,7 @@
-"""Kubernetes Events for people, written in the background: they may be lost, and nothing waits for them. One that the
-API server doesn't take now is tried again for a while; what it says then stands in the log.
+"""Kubernetes Events for people. They are written in the background: they may be lost, and nothing waits for them. If
+the API server does not accept an Event now, it is tried again for a while; after that its text is in the log.
 
-What repeats itself is one Event with a count. A job that has too much to say is cut short, others aren't.
+Repetitions are one Event with a count. A job that emits too many events is limited without an effect on other jobs.
 """
 
 from __future__ import annotations
@@ -26,22 +26,27 @@ from trainmaster_operator.runtime.observability.runtime_conditions import timest
 log = logging.getLogger(__name__)
 
 BACKLOG = 1000
-DELAY_S = 0.1  # what an event tells of happens first: agents wait for their directives
-BURST = 30  # of decisions about one job, and of what its agents say: neither can crowd out the other...
-REFILL_S = 20.0  # ...and one more each so many seconds
-REPEAT_S = 5.0  # counts are written no more often
-REMEMBERED = 4096  # events whose repetitions are counted, and jobs whose number of events is
-FORGOTTEN_S = 600.0  # what comes again after so long is news
+DELAY_S = 0.1  # What an event reports happens first: agents wait for their directives.
+# Maximum burst of events about one job, separately for the operator's decisions and for reports of its agents, so that
+# neither crowds out the other.
+BURST = 30
+REFILL_S = 20.0  # Seconds after which one more event is allowed.
+REPEAT_S = 5.0  # Seconds between two writes of counts.
+REMEMBERED = 4096  # Maximum number of events whose repetitions are counted, and of jobs whose events are limited.
+FORGOTTEN_S = 600.0  # Seconds after which a repetition counts as a new event.
 DRAIN_S = 0.5
-TRIES = 6  # at an Event that the API server doesn't take now...
-FIRST_WAIT_S = 1.0  # ...each after twice as long: half a minute in all, or more if the server asks for it
+TRIES = 6  # Maximum number of attempts to write an Event that the API server does not accept now.
+FIRST_WAIT_S = 1.0  # The wait doubles with each attempt: half a minute in all, or more if the server asks for it.
 _MESSAGE_LIMIT = 1000
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
-_BAD = ("Failed", "Lost", "Damaged", "Pending", "Fallback", "Refused", "Unkillable")  # how reasons of warnings end
+# Endings of the reasons of warnings.
+_BAD = ("Failed", "Lost", "Damaged", "Pending", "Fallback", "Refused", "Unkillable")
 
 
 class _Content(NamedTuple):
-    source: str  # the job's uid, and who speaks
+    """What makes two events the same."""
+
+    source: str  # The uid of the job, and whether the operator or an agent reports it.
     type: str
     reason: str
     message: str
@@ -49,15 +54,15 @@ class _Content(NamedTuple):
 
 @dataclass
 class _Told:
-    """An Event that stands in the cluster, or that is about to."""
+    """An Event that exists in the cluster or waits to be written."""
 
     source: str
     body: Object
-    last: float  # when it was last emitted
+    last: float  # When it was last emitted.
     count: int = 1
-    written: int = 0  # the count that the cluster has; 0: it isn't there
-    waiting: bool = False  # to be written
-    failures: int = 0  # in a row
+    written: int = 0  # The count in the cluster; 0: the Event does not exist there.
+    waiting: bool = False  # True if it waits to be written.
+    failures: int = 0  # In succession.
 
 
 @dataclass
@@ -67,7 +72,8 @@ class _Bucket:
 
 
 class EventWriter:
-    """A decision's event is named after the status write that it belongs to: telling it twice is telling it once."""
+    """Writes Events. The event of a decision gets its name from the status write to which it belongs, so it exists
+    only once even if it is emitted twice."""
 
     def __init__(
         self,
@@ -86,31 +92,32 @@ class EventWriter:
         self._repeated: deque[_Told] = deque()
         self._waiting = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._later: dict[int, asyncio.TimerHandle] = {}  # for what is tried again, by the timer's number
+        self._later: dict[int, asyncio.TimerHandle] = {}  # Timers of Events that are tried again, by number.
         self._number = 0
 
     def emit(self, job: JobRecord, events: Sequence[PlannedEvent]) -> None:
-        """Events of a status write that has taken effect; `job` is what it wrote."""
+        """Emit the events of a status write that has taken effect. `job`: the job as it was written."""
         for number, event in enumerate(events):
             log.info("%s: %s: %s", job.key, event.reason, event.message)
             name = f"{job.key.name}.{job.version}.{number}"
             self._tell(job, f"{job.uid}/operator", event.type, event.reason, event.message, name)
 
     def relay(self, job: JobRecord, reason: str, message: str) -> None:
-        """What an agent has to say to people. Its words may be anything."""
+        """Emit an event that an agent reports. Its text may be anything."""
         reason = reason if _REASON.fullmatch(reason) else "Agent"
         type = EventType.WARNING if reason.endswith(_BAD) else EventType.NORMAL
         self._tell(job, f"{job.uid}/agents", type, reason, message, self._new_name(job))
 
     def remark(self, job: JobRecord, type: EventType, reason: str, message: str) -> None:
-        """Something that no status write belongs to."""
+        """Emit an event that belongs to no status write."""
         self._tell(job, f"{job.uid}/operator", type, reason, message, self._new_name(job))
 
     def forget(self, job: JobKey) -> None:
-        """The job is gone: nobody needs to hear how often something was said about it."""
+        """Forget the repetitions of events about a job that is gone."""
         self._repeated = deque(told for told in self._repeated if not _is_about(told, job))
 
     async def run(self) -> None:
+        """Write waiting events until cancelled."""
         while True:
             await self._waiting.wait()
             await asyncio.sleep(DELAY_S)
@@ -118,7 +125,7 @@ class EventWriter:
             await self._write_all()
 
     async def drain(self) -> None:
-        """Writes what waits, unless that takes long: the process ends."""
+        """Write the waiting events before the process ends, for at most DRAIN_S seconds."""
         for timer in (self._timer, *self._later.values()):
             if timer is not None:
                 timer.cancel()
@@ -126,7 +133,7 @@ class EventWriter:
             async with asyncio.timeout(DRAIN_S):
                 await self._write_all()
         except TimeoutError:
-            log.info("%d events were not told", len(self._backlog))
+            log.info("%d events were not written", len(self._backlog))
 
     def _new_name(self, job: JobRecord) -> str:
         self._number += 1
@@ -169,7 +176,7 @@ class EventWriter:
             self._timer = asyncio.get_running_loop().call_later(REPEAT_S, self._repeat_all)
 
     def _repeat_all(self) -> None:
-        """Counts go to the cluster now and then, as far as their jobs may speak."""
+        """Queue the counts of repeated events, as far as the limits of their jobs allow."""
         self._timer = None
         waiting, self._repeated = self._repeated, deque()
         now = self._clock.monotonic()
@@ -195,7 +202,7 @@ class EventWriter:
         return True
 
     async def _write_all(self) -> None:
-        """What waits at this moment, once."""
+        """Write each event that waits at this moment once."""
         for _ in range(len(self._backlog)):
             if not self._backlog:
                 return
@@ -211,7 +218,7 @@ class EventWriter:
                 try:
                     await self._cluster.patch(EVENT, meta["namespace"], meta["name"], self._repetition(count))
                     self._counted("counted")
-                except NotFound:  # it has expired: they live an hour
+                except NotFound:  # The Event has expired: Events live for an hour.
                     told.count = count = 1
                     told.body = {**told.body, "firstTimestamp": self._now()}
                     await self._create(told, count)
@@ -226,7 +233,7 @@ class EventWriter:
             told.failures = 0
             self._counted("failed")
             log.warning(
-                "event %s/%s was not told: %s; it says %s: %s",
+                "event %s/%s was not written: %s; it says %s: %s",
                 *(meta["namespace"], meta["name"], error, told.body["reason"], told.body["message"]),
             )
 
@@ -244,7 +251,7 @@ class EventWriter:
         try:
             await self._cluster.create(EVENT, {**told.body, **self._repetition(count)})
         except AlreadyExists:
-            return  # an operator before us has told it
+            return  # An earlier operator has written it.
         self._counted("told")
 
     def _repetition(self, count: int) -> Object:

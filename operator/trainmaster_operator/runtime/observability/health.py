@@ -1,8 +1,8 @@
-"""What kubelets ask of the operator, over plain HTTP: /livez and /readyz; /metrics too, where everybody may read it.
+"""What kubelets ask the operator over plain HTTP: /livez and /readyz, and /metrics if everybody may read it.
 
-A thread of its own answers, so that a main loop that serves thousands of agents at once isn't taken for one that is
-stuck: that it turns is looked at here, and a kubelet restarts it when it doesn't. What it is asked, the main loop
-answers, and while it is busy its last answer counts. Metrics wait for it.
+A separate thread answers, so that a main loop that serves thousands of agents at once does not look stuck. The thread
+checks that the main loop still turns; if it does not, the kubelet restarts the operator. The main loop answers the
+questions, and while it is busy its last answer counts. Metrics wait for the main loop.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ T = TypeVar("T")
 CLOSE_WAIT_S = 0.2
 BEAT_S = 1.0
 TURNS_WITHIN_S = 30.0
-"""A main loop that takes longer for one turn is stuck."""
+"""A main loop that takes more seconds for one turn is stuck."""
 ASK_S = 1.0
-"""For an answer of the main loop; less than probes wait."""
+"""Seconds to wait for an answer of the main loop; it is shorter than the time-out of probes."""
 
 
 class HealthServer:
-    """`wrong` and `missing` say in sentences why this process should be restarted, and why it can't take over yet.
-    `metrics`: None where they are served elsewhere."""
+    """Serves the probes. `wrong` returns sentences that say why this process should be restarted, `missing`
+    sentences that say why it cannot take over yet. `metrics`: None if they are served elsewhere."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class HealthServer:
         self._missing = missing
         self._metrics = metrics
         self._turned_at = 0.0
-        self._known: dict[Callable[[], list[str]], list[str]] = {}  # the last answers
+        self._known: dict[Callable[[], list[str]], list[str]] = {}  # The last answers.
         self._beating: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._main: asyncio.AbstractEventLoop | None = None
@@ -48,7 +48,7 @@ class HealthServer:
         self._over: asyncio.Event | None = None
 
     async def start(self, sock: socket.socket) -> None:
-        """Serves on a bound socket, and watches the loop that this is called in."""
+        """Serve on a bound socket, and watch the loop in which this is called."""
         self._main = asyncio.get_running_loop()
         self._turned_at = self._main.time()
         self._known = {question: question() for question in (self._wrong, self._missing)}
@@ -59,6 +59,7 @@ class HealthServer:
         await serving.wait()
 
     async def stop(self) -> None:
+        """Stop serving and end the thread."""
         if self._thread is None or self._own is None or self._over is None or self._beating is None:
             return
         self._beating.cancel()
@@ -96,8 +97,8 @@ class HealthServer:
         await runner.cleanup()
 
     async def _livez(self, request: web.Request) -> web.Response:
-        late_s = asyncio.get_running_loop().time() - self._turned_at  # both loops have the machine's clock
-        stuck = [f"the main loop has not turned for {late_s:.0f} s"] if late_s >= TURNS_WITHIN_S else []
+        late_s = asyncio.get_running_loop().time() - self._turned_at  # Both loops use the machine's clock.
+        stuck = [f"the event loop has been blocked for {late_s:.0f} s"] if late_s >= TURNS_WITHIN_S else []
         return _build_response(stuck or await self._asked(self._wrong))
 
     async def _readyz(self, request: web.Request) -> web.Response:

@@ -1,7 +1,7 @@
 """The metrics of single jobs as text for Prometheus.
 
-They are written here and not by the client library: with ten thousand jobs a scrape has several hundred thousand lines,
-and most of them are what they were at the last one. So the lines of a job are kept until its status changes.
+The client library does not write them: with ten thousand jobs a scrape has several hundred thousand lines, and most of
+them have not changed since the last one. So the lines of a job are kept until its status changes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from trainmaster_operator.runtime.observability import job_samples
 from trainmaster_operator.runtime.observability.job_families import FAMILIES, STATE, Family
 from trainmaster_operator.runtime.observability.job_samples import Sample
 
-FINISHED_S = 6 * 3600.0  # for so long after its end a job is still told of
+FINISHED_S = 6 * 3600.0  # Seconds after its end for which a job still has metrics.
 
 CHUNK = 200
-"""Jobs after which others have a turn."""
+"""Number of jobs after which other tasks run."""
 
 _BY_NAME = {family.name: family for family in FAMILIES}
 _PLACES = {family.name: place for place, family in enumerate(STATE)}
@@ -30,7 +30,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 @dataclass(frozen=True)
 class _Kept:
-    """The lines of one job that its record alone decides, by family of STATE."""
+    """The lines of one job that depend only on its record, by family of STATE."""
 
     record: JobRecord
     lines: tuple[str, ...]
@@ -38,7 +38,7 @@ class _Kept:
 
 
 class JobMetrics:
-    """`finished_s`: for how many seconds after its end a job is told of."""
+    """Renders the metrics of jobs. `finished_s`: seconds after its end for which a job has metrics."""
 
     def __init__(self, fleet: Fleet, finished_s: float = FINISHED_S) -> None:
         self._fleet = fleet
@@ -46,14 +46,15 @@ class JobMetrics:
         self._kept: dict[JobKey, _Kept] = {}
 
     def render(self, records: Iterable[JobRecord], now: float) -> bytes:
-        """The text of all families that have a series. `now`: seconds since 1970."""
+        """Return the text of all families that have a series. `now`: seconds since 1970."""
         page = _Page()
         for record in records:
             self._add(page, record, now)
         return self._end(page)
 
     async def collect(self, records: Sequence[JobRecord], now: float) -> bytes:
-        """As `render`, and others have their turn meanwhile: with ten thousand jobs it takes a while."""
+        """Return the same text as `render`, and let other tasks run meanwhile: with ten thousand jobs it takes a
+        while."""
         page = _Page()
         for begin in range(0, len(records), CHUNK):
             for record in records[begin : begin + CHUNK]:
@@ -76,11 +77,11 @@ class JobMetrics:
             page.columns[name].append(f"{begin}{who}{end}{_shown(number)}")
 
     def _end(self, page: _Page) -> bytes:
-        self._kept = page.kept  # nothing stays of a job that is gone
+        self._kept = page.kept  # Lines of jobs that are gone are dropped.
         return "".join(part for family in FAMILIES for part in _text(family, page.columns[family.name])).encode()
 
     def _moving(self, record: JobRecord, now: float) -> Iterator[Sample]:
-        """What depends on the time, or on what agents tell."""
+        """Yield the samples that depend on the time or on reports of agents."""
         if record.job is None:
             return
         yield from job_samples.of_wait(record, now)
@@ -90,7 +91,7 @@ class JobMetrics:
 
 
 class _Page:
-    """One scrape: lines by family."""
+    """One scrape: the lines of each family."""
 
     def __init__(self) -> None:
         self.kept: dict[JobKey, _Kept] = {}
@@ -109,13 +110,13 @@ def _keep(record: JobRecord) -> _Kept:
 
 
 def _who(key: JobKey) -> str:
-    """Names of Kubernetes need no escapes."""
+    """Return the labels that name the job. Names of Kubernetes need no escapes."""
     return f'{{namespace="{key.namespace}",job="{key.name}"'
 
 
 @lru_cache(maxsize=4096)
 def _around(name: str, values: tuple[str, ...]) -> tuple[str, str]:
-    """What stands before and after the namespace and the name of the job in a line."""
+    """Return what is before and after the namespace and the name of the job in a line."""
     family = _BY_NAME[name]
     more = "".join(
         f',{label}="{value.translate(_ESCAPES)}"' for label, value in zip(family.labels, values, strict=True)
@@ -124,7 +125,7 @@ def _around(name: str, values: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _shown(number: float) -> str:
-    if number - number == 0:  # neither infinite nor NaN
+    if number - number == 0:  # Neither infinite nor NaN.
         return f"{number!r}\n"
     return "NaN\n" if number != number else "+Inf\n" if number > 0 else "-Inf\n"
 

@@ -1,4 +1,4 @@
-"""What metrics tell of one job: pure functions from its record, and from what its agents tell, to numbers."""
+"""The samples of one job: pure functions from its record and from reports of its agents to numbers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.observability.job_families import MOST_CONDITIONS
 
 Sample = tuple[str, tuple[str, ...], float]
-"""Name of the family, values of its labels besides namespace and job, number."""
+"""(name of the family, values of its labels after namespace and job, value)."""
 
-UNREADABLE = "Unreadable"  # instead of a phase: nobody can understand the manifest
+UNREADABLE = "Unreadable"  # Instead of a phase, if the manifest is invalid.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 RUNNING = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RECOVERING, JobPhase.RESIZING, JobPhase.SUSPENDING)
 STORAGE, MEMORY = "storage", "memory"
 
-_USUAL = ("Scheduled", "Running", "Complete", "Suspended")  # conditions that tell of no trouble
+_USUAL = ("Scheduled", "Running", "Complete", "Suspended")  # Conditions that report no problem.
 _LABEL_CHARACTERS = 64
 
 
@@ -30,37 +30,41 @@ _LABEL_CHARACTERS = 64
 
 
 def runs(status: JobState) -> bool:
+    """Return whether ranks of the job run or are about to."""
     return status.phase in RUNNING
 
 
 def ended_at(status: JobState) -> float | None:
-    """When the job ended, in seconds since 1970; None: it has not."""
+    """Return the time at which the job ended, in seconds since 1970; None if it has not."""
     return seconds_of(status.completionTime) if status.phase.finished and status.completionTime else None
 
 
 def restarts(status: JobState) -> dict[str, int]:
+    """Return the number of restarts by rung."""
     return {rung.value: getattr(status.restarts, rung.value) for rung in Rung}
 
 
 def conditions(status: JobState) -> list[tuple[str, str]]:
-    """Type and reason of the conditions that hold, those that tell of trouble first."""
+    """Return type and reason of the conditions that are true, those that report a problem first."""
     held = [(c.type, c.reason) for c in status.conditions if c.status == "True"]
     return sorted(held, key=lambda condition: condition[0] in _USUAL)[:MOST_CONDITIONS]
 
 
 def waits_for(status: JobState) -> str:
-    """Why a pending job's pods don't run, in a word."""
+    """Return in one word why a pending job's pods do not run."""
     reasons = (c.reason for c in status.conditions if c.type == SCHEDULED and c.status == "False" and c.reason)
     return next(reasons, "Starting")
 
 
 def queue(record: JobRecord) -> str:
+    """Return the name of the queue in which the job waits; "" if there is none."""
     assert record.job is not None
     named = getattr(record.job.spec.scheduling, "queue", None)
     return str(named or record.job.metadata.labels.get(QUEUE_LABEL, ""))
 
 
 def number(text: str) -> float | None:
+    """Return a text as a number; None if it is none."""
     try:
         return float(text)
     except ValueError:
@@ -71,7 +75,7 @@ def number(text: str) -> float | None:
 
 
 def of_state(record: JobRecord) -> Iterator[Sample]:
-    """What the record alone tells, whatever time it is."""
+    """Yield the samples that depend on the record alone, not on the time."""
     if record.job is None:
         yield "phase", (UNREADABLE,), 1
         return
@@ -100,7 +104,7 @@ def of_state(record: JobRecord) -> Iterator[Sample]:
 
 
 def of_wait(record: JobRecord, now: float) -> Iterator[Sample]:
-    """How long a pending job has waited. `now`: seconds since 1970."""
+    """Yield how long a pending job has waited. `now`: seconds since 1970."""
     if record.job is None or record.status.phase is not JobPhase.PENDING:
         return
     status = record.status
@@ -109,7 +113,7 @@ def of_wait(record: JobRecord, now: float) -> Iterator[Sample]:
 
 
 def of_running(record: JobRecord, usage: JobUsage, reports: Sequence[Report], now: float) -> Iterator[Sample]:
-    """What is told of a running job alone. `reports`: of the agents whose ranks run in its round."""
+    """Yield the samples of a running job. `reports`: reports of the agents whose ranks run in its round."""
     assert record.job is not None
     status, progress = record.status, record.status.progress
     yield "step", (), progress.step
@@ -173,7 +177,7 @@ def _of_usage(usage: JobUsage) -> Iterator[Sample]:
 
 
 def _of_memory(reports: Sequence[Report]) -> Iterator[Sample]:
-    """Of each job the one that has most, or is fullest: nothing per rank."""
+    """Yield the maximum over a job's ranks and containers; there is no series per rank."""
     ranks = [rank for report in reports for rank in report.ranks]
     for what, sizes in (
         ("process", [rank.rss_bytes for rank in ranks]),

@@ -1,8 +1,8 @@
-"""Who may read metrics: the API server says whose token a scraper shows, and whether its owner may get /metrics.
+"""Who may read metrics: the API server says whose token a scraper has, and whether its owner may get /metrics.
 
-An answer holds for a minute. While the API server is away, whoever was allowed lately stays allowed: metrics are needed
-most when something is wrong. Tokens that nobody knows are charged to one allowance, so that a flood of them costs the
-API server little; a scraper that was allowed before does not depend on it.
+An answer is valid for a minute. While the API server is away, a scraper that was allowed recently stays allowed,
+because metrics are needed most when something is wrong. Reviews of unknown tokens share one allowance, so that a flood
+of them costs the API server little; a scraper that was allowed before does not depend on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 PATH = "/metrics"
 ROLE = "trainmaster-metrics-reader"
 HOLDS_S = 60.0
-AWAY_S = 600.0  # how long an allowed scraper stays allowed while the API server gives no answer
+AWAY_S = 600.0  # Seconds for which an allowed scraper stays allowed while the API server does not answer.
 MOST_KNOWN = 256
 UNKNOWN_REVIEWS = Allowance(rate=5, burst=50)
 
@@ -33,30 +33,32 @@ UNKNOWN = "the API server does not recognise this token: it may have expired, or
 
 
 class Reviewer(Protocol):
+    """A cluster that reviews scrapers."""
+
     async def review_scraper(self, token: str, path: str) -> Scraper | None:
-        """See KubernetesCluster."""
+        """Return who owns the token and whether it may get the path. See KubernetesCluster."""
         ...
 
 
 @dataclass(frozen=True)
 class _Answer:
     scraper: Scraper | None
-    at: float  # monotonic
+    at: float  # Monotonic.
 
 
 class MetricsAccess:
-    """`check` each request. Nothing of a token is kept but its hash."""
+    """Call `check` for each request. Only the hash of a token is stored."""
 
     def __init__(self, reviewer: Reviewer, clock: Monotonic) -> None:
         self._reviewer = reviewer
         self._clock = clock
-        self._answers: dict[bytes, _Answer] = {}  # by hash of the token, the oldest first
+        self._answers: dict[bytes, _Answer] = {}  # By hash of the token, the oldest first.
         self._asking: dict[bytes, asyncio.Task[_Answer]] = {}
         self._unknown = Bucket(UNKNOWN_REVIEWS, clock.monotonic())
 
     async def check(self, authorization: str) -> None:
-        """`authorization`: the request's header. Raises Refused: 401 without a token that the API server recognises,
-        403 if its owner may not read metrics, 429 and 503 if nobody can tell now."""
+        """Check the Authorization header of a request. Raise Refused: 401 without a token that the API server
+        recognises, 403 if its owner may not read metrics, 429 and 503 if it cannot be checked now."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
@@ -79,15 +81,17 @@ class MetricsAccess:
         if task is None:
             wait_s = 0.0 if was_allowed else self._unknown.take(now)
             if wait_s:
-                raise Refused(429, "too many unknown tokens came to be reviewed: try again later", max(wait_s, 1.0))
+                raise Refused(
+                    429, "too many unknown tokens are waiting for a review: try again later", max(wait_s, 1.0)
+                )
             task = self._asking[digest] = asyncio.create_task(self._review(digest, token))
         try:
-            return await asyncio.shield(task)  # another scrape may wait for the same answer
+            return await asyncio.shield(task)  # Another scrape may wait for the same answer.
         except ApiError as error:
             if known is not None and was_allowed and now - known.at < AWAY_S:
                 return known
             log.warning("a scraper's token could not be reviewed: %s", error)
-            raise Refused(503, "the API server can't tell now whose token this is") from None
+            raise Refused(503, "the API server could not review this token; try again") from None
 
     async def _review(self, digest: bytes, token: str) -> _Answer:
         try:
@@ -100,7 +104,7 @@ class MetricsAccess:
         return answer
 
     def _forget(self) -> None:
-        """The oldest answers go: first those that allow nothing, which anybody can cause."""
+        """Remove the oldest answers; first those that allow nothing, because anybody can cause them."""
         while len(self._answers) > MOST_KNOWN:
             useless = (digest for digest, answer in self._answers.items() if not _allows(answer))
             del self._answers[next(useless, None) or next(iter(self._answers))]

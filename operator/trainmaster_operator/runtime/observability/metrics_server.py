@@ -1,4 +1,4 @@
-"""GET /metrics over TLS, for those who may read it. Kubelets' probes stay on the plain port of health.py."""
+"""GET /metrics over TLS, for clients that may read it. The probes of kubelets stay on the plain port of health.py."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ log = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LIMITS = ConnectionLimits(connections=64, handshakes=16, send_s=30.0)
-_WORTH_COMPRESSING = 16 * 1024  # bytes
+_WORTH_COMPRESSING = 16 * 1024  # In bytes.
 
 
 class MetricsServer:
+    """Serves metrics over HTTPS to clients that `access` allows."""
+
     def __init__(self, render: Callable[[], Awaitable[bytes]], access: MetricsAccess, tls: ssl.SSLContext) -> None:
         self._render = render
         self._access = access
         self._listener = Listener(self._answer, tls, _LIMITS, lambda connection: None)
 
     async def start(self, sock: socket.socket) -> None:
-        """Serves on a bound socket."""
+        """Serve on a bound socket."""
         await self._listener.start(sock)
 
     async def stop(self) -> None:

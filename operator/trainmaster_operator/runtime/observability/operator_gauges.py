@@ -1,4 +1,4 @@
-"""Metrics of the whole operator that are read when somebody asks for them. Those about jobs are the leader's alone, so
+"""Metrics of the whole operator that are computed when they are read. Only the leader reports those about jobs, so
 that a sum over replicas counts each job once. Those of single jobs are in job_metrics.py."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAG_LOOK_S = 1.0
 
 
 class LoopLag:
-    """How much later than asked for the event loop came back, when that was last tried."""
+    """How much later than requested the event loop resumed a task at the last check, in seconds."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -38,7 +38,7 @@ class LoopLag:
 
 
 class Observed(Protocol):
-    """The parts of the operator that are looked at."""
+    """The parts of the operator from which the metrics are read."""
 
     metrics: Metrics
     leader: Leadership
@@ -53,7 +53,7 @@ class Observed(Protocol):
 
 
 def observe(operator: Observed) -> None:
-    """Adds them to the operator's registry."""
+    """Add these metrics to the operator's registry."""
     watch = operator.metrics.watch
     watch("queue_depth", "Jobs that wait for a pass.", lambda: len(operator.queue))
     watch("leader", "1 if this operator leads.", lambda: float(operator.leader.leading))
@@ -64,7 +64,7 @@ def observe(operator: Observed) -> None:
     )
     watch(
         "event_loop_lag_seconds",
-        "How much later than asked for the event loop came back, when that was last tried.",
+        "Delay of the event loop at the last measurement.",
         lambda: operator.lag.seconds,
     )
     operator.metrics.registry.register(_Jobs(operator))
@@ -79,7 +79,7 @@ class _Watches(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         ages = GaugeMetricFamily(
             "trainmaster_watch_age_seconds",
-            "Since the API server last told anything about objects of a kind.",
+            "Number of seconds since the operator last received an object of a kind from the API server.",
             labels=["kind"],
         )
         for informer in (self._operator.jobs, self._operator.pods):
@@ -96,9 +96,10 @@ class _Jobs(Collector):
         leads = operator.leader.leading
         records = [record for record in operator.jobs.values() if not record.is_managed_elsewhere] if leads else []
         yield _by_phase(records, leads)
-        pods = GaugeMetricFamily("trainmaster_pods", "Pods of jobs. Only the leader tells.")
+        pods = GaugeMetricFamily("trainmaster_pods", "Number of pods of jobs. Only the leader exports this metric.")
         agents = GaugeMetricFamily(
-            "trainmaster_agents_connected", "Agents that hold a connection, or did just now. Only the leader tells."
+            "trainmaster_agents_connected",
+            "Number of agents that are connected, or were connected a moment ago. Only the leader exports this metric.",
         )
         if leads:
             pods.add_metric([], len(operator.pods))
@@ -115,7 +116,7 @@ class _Failing(Collector):
         failing = GaugeMetricFamily(
             "trainmaster_jobs_failing_api_calls",
             "Jobs whose last pass the API server refused or did not answer, by reason. Pods that can't be created are "
-            "told by the job's condition Scheduled instead. Only the leader tells.",
+            "reported by the job's condition Scheduled instead. Only the leader exports this metric.",
             labels=["reason"],
         )
         if self._operator.leader.leading:
@@ -128,7 +129,7 @@ class _Failing(Collector):
 def _by_phase(records: list[JobRecord], leads: bool) -> GaugeMetricFamily:
     family = GaugeMetricFamily(
         "trainmaster_jobs",
-        f"Jobs by phase; {UNREADABLE}: their manifest can't be understood. Only the leader tells.",
+        f"Jobs by phase; {UNREADABLE}: the operator can't parse their manifest. Only the leader exports this metric.",
         labels=["phase"],
     )
     if leads:

@@ -1,12 +1,13 @@
-"""Prometheus metrics of the operator. Labels are bounded: nothing per pod, rank or job (job_metrics.py has those of
-single jobs). Label values that are known exist from the start, at 0: increase() misses what a series is born with.
-docs/metrics.md is made from these."""
+"""Prometheus metrics of the operator. Labels are bounded: there is no series per pod, rank or job (job_metrics.py
+has those of single jobs). Series with known label values exist from the start with value 0, because increase()
+ignores the first value of a series. docs/metrics.md is generated from these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.registry import Collector
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.meta import unpack_counts
@@ -19,21 +20,22 @@ from trainmaster_operator.runtime.cache.informer import JobKey
 _FAST_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _RECOVERY_S = (0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 
-OTHER = "other"  # what isn't known here: names that come from agents or from a newer operator's status
+OTHER = "other"  # For names that are unknown here; they come from agents or from the status of a newer operator.
 _CAUSES = frozenset(cause.value for cause in Cause)
 _SILENCE = (Cause.AGENT_LOST.value, Cause.NODE_LOST.value)
 _LOSSES = _CAUSES | {CHECKPOINT, EVALUATION, RESUME}
 _PHASES = frozenset(
     ("detect", "decide", "drain", "schedule", "start", "fork", "imports", "rendezvous", "build", "load", "first_step")
 )
-SETTLED_S = 10.0  # after a round's first step its slowest agents have told their clocks
+SETTLED_S = 10.0  # Seconds after the first step of a round within which its slowest agents have reported their clocks.
 
 
 class Metrics:
-    """One operator's metrics, in a registry of its own."""
+    """The metrics of one operator, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(_First(self._begin_at_zero))
         self.passes = Counter(
             "trainmaster_reconcile_total",
             "Passes over a job, by result: ok, conflict, unavailable, error.",
@@ -67,7 +69,7 @@ class Metrics:
         )
         self.checkpoint_failures = Counter(
             "trainmaster_checkpoint_failures_total",
-            "Saves that could not be written to storage, each rank's counted by itself.",
+            "Saves that could not be written to storage; those of each rank are counted separately.",
             registry=self.registry,
         )
         self.restarts = Counter(
@@ -78,8 +80,8 @@ class Metrics:
         )
         self.recovery_seconds = Histogram(
             "trainmaster_recovery_seconds",
-            "Where the time of recoveries went, by phase, of each phase the slowest pod's; total: from the failure to "
-            "the first step of the new round.",
+            "Seconds of recoveries by phase; in each phase the slowest pod counts. total: from the failure to the "
+            "first step of the new round.",
             ["phase"],
             buckets=_RECOVERY_S,
             registry=self.registry,
@@ -89,30 +91,30 @@ class Metrics:
         )
         self.useful_seconds = Counter(
             "trainmaster_useful_seconds_total",
-            "Time of jobs since their first step that went into steps which had not been done before.",
+            "Time of jobs since their first step that went into steps which had not been completed before.",
             registry=self.registry,
         )
         self.lost_seconds = Counter(
             "trainmaster_lost_seconds_total",
-            "Time of jobs since their first step that was lost: down time and steps done again by the failure's cause, "
-            "Checkpoint and Evaluation where training stood still for them.",
+            "Time of jobs since their first step that was lost: down time and repeated steps by the cause of the "
+            "failure, and Checkpoint and Evaluation for the times in which training stopped for them.",
             ["cause"],
             registry=self.registry,
         )
         self.hangs = Counter(
             "trainmaster_hang_suspicions_total",
-            "Suspicions that ranks are stuck: raised, dropped when they went on, confirmed where nothing is done about "
-            "it. Restarts are counted as such.",
+            "Suspicions that ranks are stuck, by result: raised, dropped when the ranks continued, confirmed if the "
+            "mode forbids a restart. Restarts are counted in trainmaster_restarts_total.",
             ["result"],
             registry=self.registry,
         )
         self.stragglers = Counter(
-            "trainmaster_stragglers_total", "Ranks that others had to wait for all along.", registry=self.registry
+            "trainmaster_stragglers_total", "Number of stragglers that were found.", registry=self.registry
         )
         self.events = Counter(
             "trainmaster_events_total",
-            "Kubernetes Events by what became of them: told, counted (one more of the same), dropped (too many of one "
-            "job), failed.",
+            "Kubernetes Events by result: told (written), counted (a repetition of an earlier event), dropped (too "
+            "many for one job), failed.",
             ["result"],
             registry=self.registry,
         )
@@ -130,7 +132,7 @@ class Metrics:
         )
         self.agents_lost = Counter(
             "trainmaster_agents_lost_total",
-            "Agents that were given up because they, or they and their node, had fallen silent.",
+            "Number of agents that the operator considered lost because they no longer reported.",
             registry=self.registry,
         )
         self.channel_requests = Counter(
@@ -145,10 +147,15 @@ class Metrics:
             ["certificate"],
             registry=self.registry,
         )
-        self._begin_at_zero()
+        self._has_begun = False
         self._unsettled: dict[tuple[JobKey, int], tuple[float, Recovery]] = {}
 
     def _begin_at_zero(self) -> None:
+        """Make the series whose labels are known. They are made when somebody first reads the registry: that takes as
+        long as all else of an operator's start, and most operators of simulations and tests end without being read."""
+        if self._has_begun:
+            return
+        self._has_begun = True
         for counter, results in (
             (self.passes, ("ok", "conflict", "unavailable", "error")),
             (self.writes, ("intent", "progress", "create", "delete", "resize")),
@@ -164,22 +171,23 @@ class Metrics:
                 self.restarts.labels(cause, rung.value)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """A gauge that is read when metrics are."""
+        """Add a gauge whose value is computed when metrics are read."""
         Gauge(f"trainmaster_{name}", text, registry=self.registry).set_function(value)
 
     def render(self, now: float) -> bytes:
-        """`now`: of the monotonic clock that `wrote` is given."""
+        """Return the text for Prometheus. `now`: a time of the monotonic clock that `wrote` gets."""
         self._settle(now)
         return generate_latest(self.registry)
 
     def called(self, verb: str, kind: str, seconds: float, code: int) -> None:
-        """The adapter's ApiCalls."""
+        """Count a call of the API server, as `ApiCalls` of the adapter."""
         kind = kind if kind in KINDS else OTHER
         self.api_calls.labels(verb, kind, str(code)).inc()
         self.api_seconds.labels(verb, kind).observe(seconds)
 
     def wrote(self, key: JobKey, old: JobState, new: JobState, now: float) -> None:
-        """A job's status was written: counts the recoveries that it begins or ends, and the time that it accounts."""
+        """Record the write of a job's status: count the recoveries that it begins or ends, and the time that it
+        accounts for."""
         self._account(old, new)
         self._suspect(old, new)
         if new.recoveries is old.recoveries:
@@ -224,10 +232,11 @@ class Metrics:
             self.stragglers.inc()
 
     def _settle(self, now: float) -> None:
-        """Observes the phases of recoveries that ended a while ago: agents tell theirs one after the other."""
+        """Observe the phases of recoveries that ended a while ago, because agents report their phases one after the
+        other."""
         for key, (ended_at, recovery) in list(self._unsettled.items()):
             if now - ended_at < SETTLED_S:
-                return  # they are in the order of their ends
+                return  # The entries are ordered by their end.
             del self._unsettled[key]
             for phase, seconds in recovery.clock.items():
                 self.recovery_seconds.labels(phase if phase in _PHASES else OTHER).observe(seconds)
@@ -236,7 +245,18 @@ class Metrics:
         return Histogram(f"trainmaster_{name}", text, buckets=_FAST_S, registry=self.registry)
 
 
+class _First(Collector):
+    """Does something before the registry's other collectors are read, and has no metrics itself."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    def collect(self) -> Iterator[Metric]:
+        self._act()
+        yield from ()
+
+
 def _replaced(old: JobState, new: JobState) -> int:
-    """How many pods a status replaces that the one before had; 1 if that can't be told."""
+    """Return how many pods of the old status the new one replaces; 1 if that is unknown."""
     pairs = zip(unpack_counts(old.incarnations), unpack_counts(new.incarnations), strict=False)
     return max(1, sum(before < now for before, now in pairs))

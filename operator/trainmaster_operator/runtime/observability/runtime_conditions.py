@@ -1,7 +1,7 @@
-"""The conditions that belong to the runtime: ReconcileError and NeedsMigration. All others are the planner's.
+"""The conditions that belong to the runtime: ReconcileError and NeedsMigration. All others belong to the planner.
 
-Both are set in the status as it is stored, which perhaps nobody can read, and change nothing else in it, but that
-NeedsMigration takes the place of ReconcileError.
+Both are set in the status as it is stored, which may be invalid here. Nothing else in it changes, except that
+NeedsMigration replaces ReconcileError.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ _MESSAGE_LIMIT = 1000
 
 
 def timestamp(seconds: float) -> str:
-    """RFC 3339 in UTC with milliseconds."""
+    """Return a time in seconds since 1970 as RFC 3339, in UTC with milliseconds."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def without_reconcile_error(status: JobState) -> JobState:
-    """Return the state without the condition."""
+    """Return the state without condition ReconcileError."""
     if all(condition.type != RECONCILE_ERROR for condition in status.conditions):
         return status
     return status.model_copy(update={"conditions": [c for c in status.conditions if c.type != RECONCILE_ERROR]})
 
 
 def set_reconcile_error(job: Object, reason: str, message: str, now: float) -> Object | None:
-    """Return a job's status with the condition; None when it says so already."""
+    """Return a job's status with condition ReconcileError; None if it has the same condition already."""
     return _with(job, RECONCILE_ERROR, reason, message, now)
 
 
 def remove_reconcile_error(job: Object) -> Object:
-    """Return a job's status without the condition."""
+    """Return a job's status without condition ReconcileError."""
     status: Object = job.get("status") or {}
     return {**status, "conditions": [c for c in status["conditions"] if c.get("type") != RECONCILE_ERROR]}
 
 
 def set_needs_migration(job: Object, message: str, now: float) -> Object | None:
-    """Return a job's status with the condition; None when it says so already.
+    """Return a job's status with condition NeedsMigration; None if it has the same condition already.
 
-    A ReconcileError goes away: an operator of the former version sets it between the upgrade of the definition and its
-    own end, because it does not know the fields of the new one.
+    A ReconcileError is removed: an operator of the former version sets it between the upgrade of the definition and its
+    own end, because it does not know the new fields.
     """
     return _with(job, NEEDS_MIGRATION, "FormerVersion", message, now, instead_of=RECONCILE_ERROR)
 

@@ -1,1 +1,1 @@
-"""Checkpoints as files: storage, lineage, memory of agents, uploads. Standard library only."""
+"""Checkpoints as files: storage, lineage, the memory tier of agents, and uploads. Standard library only."""

@@ -1,8 +1,8 @@
-"""Which checkpoints count: the chain of lineage files. Standard library only.
+"""Which checkpoints of a storage count: those on the chain of lineage files. Standard library only.
 
-Before a round loads anything it creates lineage/round-<r>.json exclusively, naming the one checkpoint that it
-resumes from. A checkpoint counts only if it lies on the chain from the newest lineage file back, so whatever an
-older world writes late is an orphan whenever it lands.
+Before a round loads anything, it creates lineage/round-<r>.json exclusively; this file names the one checkpoint that
+the round resumes from. A checkpoint counts only if it lies on the chain that starts at the newest lineage file. So a
+checkpoint that an older world writes late is never used, whenever it is completed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ _BLOCK = 4 << 20
 
 
 class Damaged(Exception):
-    """A checkpoint that can't be trusted; the message says which part and why."""
+    """A checkpoint that cannot be trusted. The message says which part is damaged, and why."""
 
 
 def chain(lineages: Mapping[int, Lineage], directories: Iterable[str]) -> list[str]:
-    """Those of `directories` that lie on the chain of the newest lineage, newest first.
+    """Return those of `directories` that lie on the chain of the newest lineage, newest first.
 
-    Round r contributes the steps after the one that it resumed from, or that one, too, if only memory had it; the round
-    that this one belonged to contributes the steps up to it, and so on down. An absolute path ends the chain, and is
-    its last element.
+    The newest round contributes its checkpoints of steps after the one that it resumed from, and of that step, too, if
+    only memory had it. The round that this checkpoint belonged to contributes its checkpoints up to that step, and so
+    on. If a round resumed from an absolute path, this path is the last element. Raises Damaged if a round resumed from
+    a round that is not older.
     """
     by_round: dict[int, list[tuple[int, str]]] = {}
     present = set()
@@ -70,7 +71,7 @@ def chain(lineages: Mapping[int, Lineage], directories: Iterable[str]) -> list[s
 
 
 def read_lineages(storage: Storage) -> dict[int, Lineage]:
-    """All lineage files by round. Raises Damaged for one that can't be read."""
+    """Return all lineage files by round. Raises Damaged for a file that cannot be decoded."""
     found = {}
     for name in storage.list(LINEAGE):
         round = parse_lineage(name)
@@ -83,23 +84,24 @@ def read_lineages(storage: Storage) -> dict[int, Lineage]:
 
 
 def newest_round(storage: Storage) -> int:
-    """The round that owns the storage; 0 if none does."""
+    """Return the round that owns the storage, or 0 if none does."""
     rounds = [parse_lineage(name) or 0 for name in storage.list(LINEAGE)]
     return max(rounds, default=0)
 
 
 def begin(storage: Storage, lineage: Lineage) -> None:
-    """Take the storage for a round. Raises Fenced if this or a newer round has it."""
+    """Take the storage for the round of `lineage`. Raises Fenced if this round or a newer one has taken it."""
     newest = newest_round(storage)
     if newest >= lineage.round or not storage.create_exclusive(lineage_path(lineage.round), encode(lineage)):
         raise Fenced(f"round {lineage.round} can't take {storage.root}: round {max(newest, lineage.round)} has it")
 
 
 def candidates(storage: Storage, round: int, job: str, resume: str, held: Iterable[str] = ()) -> list[str]:
-    """Where round `round` may resume, best first: directories of `storage`, or of memory (`held`), or absolute paths.
+    """Return where round `round` may resume, best first: checkpoints of `storage`, of memory (`held`), or absolute
+    paths.
 
-    `resume` counts for a job's first round only; its later rounds go on with what the job itself wrote.
-    Raises Fenced if a newer round owns the storage and ConfigError if another job does.
+    `resume` applies to a job's first round only; later rounds continue from what the job itself has saved. Raises
+    Fenced if this or a newer round owns the storage, and ConfigError if another job does.
     """
     lineages = read_lineages(storage)
     newest = max(lineages, default=0)
@@ -119,7 +121,7 @@ def candidates(storage: Storage, round: int, job: str, resume: str, held: Iterab
 
 
 def merge(receipts: Iterable[Receipt]) -> Manifest:
-    """The manifest of a checkpoint from the receipts of all its ranks. Raises Damaged if they don't fit together."""
+    """Return the manifest made of the receipts of all ranks. Raises Damaged if the receipts do not fit together."""
     receipts = sorted(receipts, key=lambda receipt: receipt.rank)
     first = receipts[0]
     if [receipt.rank for receipt in receipts] != list(range(first.world_size)):
@@ -151,9 +153,11 @@ def merge(receipts: Iterable[Receipt]) -> Manifest:
 
 
 def commit(storage: Storage, directory: str) -> str | None:
-    """Make the manifest if the receipts of all ranks are there; its sha256, or None if some are missing.
+    """Complete a checkpoint: write its manifest if the receipts of all ranks are on storage.
 
-    Any number of processes may try at once, the manifest is created exclusively.
+    Return the manifest's sha256, or None if receipts are missing. Any number of processes may call this at once,
+    because the manifest is created exclusively. Raises Damaged for receipts that cannot be decoded or do not fit
+    together.
     """
     ranks = [rank for name in storage.list(directory) if (rank := parse_receipt(name)) is not None]
     if not ranks:
@@ -171,7 +175,10 @@ def commit(storage: Storage, directory: str) -> str | None:
 
 
 def read_manifest(storage: Storage, directory: str) -> Manifest:
-    """Raises Damaged if there is none, if it can't be read, or if a file is missing or has another size."""
+    """Return the manifest of a checkpoint, after a check that all of its files are there with their sizes.
+
+    Raises Damaged if the manifest is missing or cannot be decoded, or if a file is missing or has another size.
+    """
     try:
         manifest = decode(Manifest, storage.read(f"{directory}/{MANIFEST}"))
     except FileNotFoundError:
@@ -188,7 +195,8 @@ def read_manifest(storage: Storage, directory: str) -> Manifest:
 
 
 def verify(storage: Storage, directory: str, files: Iterable[tuple[str, int, str]]) -> None:
-    """Read (name, size, sha256) files whole. Raises Damaged for the first one whose content has changed."""
+    """Read files, given as (name, size, sha256), completely. Raises Damaged for the first one whose content has
+    changed."""
     for name, size, sha256 in files:
         digest = hashlib.sha256()
         try:

@@ -1,11 +1,11 @@
-"""What an agent's memory holds of checkpoints: files on a tmpfs that outlive the ranks that wrote them.
+"""The memory tier of an agent: checkpoint files on a tmpfs that outlive the ranks that wrote them.
 
     <root>/step-<N>.r<round>/rank-<rank>.safetensors    a rank's whole local state
-                             receipt-<rank>.json        written when that file is whole
+                             receipt-<rank>.json        written when that file is complete
 
-There is no manifest: a step is usable if the receipts found anywhere cover every shard. What a file holds stands in its
-own header, so its receipt is small. A file that is being written has no receipt, and a hidden name. The standard
-library is enough for it: agents copy and serve these files, in whatever image.
+There is no manifest: a step is usable if the receipts in all memories of the job cover every shard. A file's own header
+says what the file holds, so its receipt is small. A file that is being written has no receipt and a hidden name. This
+module needs the standard library only, because agents copy and serve these files in any image.
 """
 
 from __future__ import annotations
@@ -41,19 +41,21 @@ Made = TypeVar("Made")
 
 
 class RamFolder:
-    """`budget`: bytes that all files together may take; whoever adds one asks `room` first."""
+    """The folder of the memory tier. All files together may take `budget` bytes; ask `room` before you add a file."""
 
     def __init__(self, root: str | os.PathLike[str], budget: int) -> None:
         self.root, self.budget = Path(root), budget
 
     def path(self, step: int, round: int, rank: int) -> Path:
+        """Return the path of the state of `rank` after `step`."""
         return self.root / directory_name(step, round) / shard_name(rank)
 
     def receipt_path(self, step: int, round: int, rank: int) -> Path:
+        """Return the path of the receipt of that state."""
         return self.root / directory_name(step, round) / receipt_name(rank)
 
     def names(self) -> list[tuple[int, int, int]]:
-        """(step, round, rank) of every receipt, newest step first. Cheap: nothing is read."""
+        """Return (step, round, rank) of every receipt, newest step first. No file is read."""
         found = []
         for folder in self._folders():
             step, round = parse_directory(folder.name) or (0, 0)
@@ -64,7 +66,7 @@ class RamFolder:
         return sorted(found, reverse=True)
 
     def receipts(self) -> list[Receipt]:
-        """Receipts of the files that are whole, newest step first. Their content isn't verified here."""
+        """Return the receipts of all complete files, newest step first. The content of the files is not verified."""
         found = []
         for step, round, rank in self.names():
             with contextlib.suppress(OSError, WireError):
@@ -74,29 +76,29 @@ class RamFolder:
         return found
 
     def receipt(self, step: int, round: int, rank: int) -> Receipt:
-        """Raises OSError without one, WireError for one that can't be read."""
+        """Return a receipt. Raises OSError if there is none, and WireError if it cannot be decoded."""
         return decode(Receipt, self.receipt_path(step, round, rank).read_bytes())
 
     def adopt(self, step: int, round: int, rank: int, file: str | os.PathLike[str], receipt: Receipt | bytes) -> None:
-        """Take a whole file on the same tmpfs, by its name, then its receipt: from here on it counts."""
+        """Move a complete file of the same tmpfs to its place, and write its receipt. From then on the file counts."""
         target = self.path(step, round, rank)
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(file, target)
         self.confirm(step, round, rank, receipt)
 
     def confirm(self, step: int, round: int, rank: int, receipt: Receipt | bytes) -> None:
-        """Write the receipt of a file that is in its place."""
+        """Write the receipt of a file that is already in its place."""
         replace(self.receipt_path(step, round, rank), receipt if isinstance(receipt, bytes) else encode(receipt))
 
     def remove(self, step: int, round: int, rank: int) -> None:
-        """The receipt goes first, so that a half-removed file is none."""
+        """Remove a state. The receipt is removed first, so that a half-removed state does not count."""
         for path in (self.receipt_path(step, round, rank), self.path(step, round, rank)):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # others' files are in it
             path.parent.rmdir()
 
     def prune(self, keep_steps: int = 2) -> None:
-        """Of each rank keep the files of its `keep_steps` newest steps."""
+        """Keep the states of the `keep_steps` newest steps of each rank, and remove all others."""
         kept: dict[int, set[tuple[int, int]]] = {}
         for step, round, rank in self.names():
             steps = kept.setdefault(rank, set())
@@ -106,7 +108,7 @@ class RamFolder:
                 steps.add((step, round))
 
     def sweep(self, rank: int) -> None:
-        """Remove what processes of `rank` left half-written. None of them may live."""
+        """Remove files that earlier processes of `rank` left incomplete. None of these processes may be running."""
         for folder in self._folders():
             for path in folder.glob(f".*-{rank:05d}.*"):
                 path.unlink(missing_ok=True)
@@ -114,7 +116,7 @@ class RamFolder:
                 folder.rmdir()
 
     def used(self) -> int:
-        """Bytes that all files take, also those that are being written."""
+        """Return the bytes that all files take, with those that are being written."""
         total = 0
         for folder in self._folders():
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
@@ -124,13 +126,14 @@ class RamFolder:
         return total
 
     def room(self, size: int) -> bool:
-        """Whether `size` more bytes fit into the budget and into the tmpfs."""
+        """Return True if `size` more bytes fit into the budget, the tmpfs and the container's memory."""
         free = os.statvfs(self.root)
         return self.used() + size <= self.budget and size < min(free.f_bavail * free.f_frsize, _memory_left())
 
     @contextlib.contextmanager
     def reading(self, step: int, round: int, rank: int) -> Iterator[BinaryIO]:
-        """The file, kept from being overwritten while it is read. FileNotFoundError if it has no receipt any more."""
+        """Open a state as a context that keeps others from overwriting it. Raises FileNotFoundError without a
+        receipt."""
         with open(self.path(step, round, rank), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             # It may have been taken back for a newer step between the two calls.
@@ -139,6 +142,7 @@ class RamFolder:
             yield file
 
     def clear(self) -> None:
+        """Remove all files."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _folders(self) -> list[Path]:
@@ -149,14 +153,17 @@ class RamFolder:
 
 
 def _memory_left() -> float:
-    """Bytes that this container may still take before the kernel ends one of its processes."""
+    """Return the bytes that this container may still take before the kernel kills one of its processes."""
     container = memory.container()
     limit, used = (container.limit(), container.used()) if container is not None else (None, None)
     return float("inf") if limit is None or used is None else limit - used
 
 
 def into(folder: Path, act: Callable[[], Made]) -> Made:
-    """`act`, which puts a file into `folder`: again if a neighbour removes that meanwhile, because it is empty."""
+    """Call `act`, which puts a file into `folder`, and return its result.
+
+    Call it again if another process removes the folder in the meantime, because the folder is empty.
+    """
     for _ in range(_TRIES):
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -165,12 +172,15 @@ def into(folder: Path, act: Callable[[], Made]) -> Made:
 
 
 def crc32(data: memoryview | bytes, value: int = 0) -> int:
-    """What `checksum` spells: of `data` after other data of which it was `value`."""
+    """Return the CRC-32 of `data`, continued from `value`, the CRC-32 of the data before it."""
     return zlib.crc32(data, value)
 
 
 def checksum(data: memoryview | bytes, value: int = 0) -> str:
-    """What `ShardFile.checksum` holds of a file in RAM: cheaper than the copy, which sha256 isn't."""
+    """Return the checksum of a file in RAM, as `ShardFile.checksum` holds it.
+
+    A CRC-32 takes less time than the copy of the data; a sha256 would take more.
+    """
     whole = memoryview(data).cast("B")
     for start in range(0, len(whole), _BLOCK):  # in blocks, each without the interpreter's lock
         value = crc32(whole[start : start + _BLOCK], value)
@@ -178,7 +188,7 @@ def checksum(data: memoryview | bytes, value: int = 0) -> str:
 
 
 def checksum_of(file: BinaryIO) -> str:
-    """`checksum` of a whole open file."""
+    """Return the `checksum` of a whole open file."""
     value = 0
     file.seek(0)
     while block := file.read(_BLOCK):

@@ -1,13 +1,15 @@
-"""Asking a peer's agent for a rank's state in its memory, or for keeping one. Standard library only.
+"""The client of another agent's memory tier: it fetches a rank's state or asks the peer to keep one.
+
+Standard library only. Requests:
 
     GET  /v1/challenge                  a nonce for this connection
-    PUT  /v1/ram/step-<N>.r<round>/<r>  keep this: the receipt, then the file
+    PUT  /v1/ram/step-<N>.r<round>/<r>  keep this state: the receipt, then the file
     GET  /v1/ram/step-<N>.r<round>/<r>  the receipt, then the file
-    GET  /v1/ping                       204, for whoever wants to know that this agent lives
+    GET  /v1/ping                       204, to check that this agent is alive
 
-Both sides prove that they know the secret of the round, which only its agents were told: each request, and each answer
-with a state in it, carries an HMAC over the connection's nonce, a counter, and what it says of its content. The content
-itself is plain, as collectives are; that it arrived whole says the receipt's checksum.
+Both sides prove that they know the secret of the round, which only its agents have: each request, and each answer with
+a state in it, carries an HMAC over the connection's nonce, a counter and the description of its content. The content
+itself is not encrypted, as in collectives; the receipt's checksum shows that it has arrived completely.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _COPY = ".copy-"  # how files are called while they come
 
 
 class Refused(OSError):
-    """A no, with the HTTP status that says it."""
+    """The peer refuses a request. `status` is the HTTP status of its answer."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -50,11 +52,12 @@ class Refused(OSError):
 
 
 def path_of(step: int, round: int, rank: int) -> str:
+    """Return the URL path of a state."""
     return f"/v1/ram/{directory_name(step, round)}/{rank}"
 
 
 def parse_path(path: str) -> tuple[int, int, int] | None:
-    """(step, round, rank) of a state's path; None for any other path."""
+    """Return (step, round, rank) of a state's URL path, or None for any other path."""
     parts = path.split("/")
     if len(parts) != 5 or parts[:3] != ["", "v1", "ram"] or not parts[4].isdecimal() or len(parts[4]) > 9:
         return None
@@ -63,17 +66,21 @@ def parse_path(path: str) -> tuple[int, int, int] | None:
 
 
 def proof(secret: str, nonce: str, count: int, *words: str | int) -> str:
-    """`count`: of the requests on this connection, so that none can be said twice."""
+    """Return the HMAC-SHA256 of a request or an answer, in hexadecimal digits.
+
+    `count` is the number of the request on its connection, so that no message can be replayed.
+    """
     said = "\n".join(["trainmaster peer", nonce, str(count), *map(str, words)])
     return hmac.new(secret.encode(), said.encode(), hashlib.sha256).hexdigest()
 
 
 def same_proof(one: str, other: str) -> bool:
+    """Return True if both proofs are equal. The comparison takes the same time in any case."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 
 class Link:
-    """One TCP connection, either end of it: lines, headers, bodies."""
+    """One end of a TCP connection that carries HTTP: lines, headers and bodies."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(TIMEOUT_S)
@@ -83,7 +90,10 @@ class Link:
         self._rest = b""
 
     def head(self) -> tuple[str, dict[str, str]] | None:
-        """The first line and the headers of what comes next; None at the end. Raises OSError."""
+        """Return the first line and the headers of the next message, or None at the end of the connection.
+
+        Raises OSError.
+        """
         while b"\r\n\r\n" not in self._rest:
             data = self.socket.recv(HEAD_LIMIT)
             if not data and not self._rest:
@@ -97,6 +107,7 @@ class Link:
         return first, {name.strip().lower(): value.strip() for name, _, value in pairs}
 
     def read_into(self, target: memoryview) -> None:
+        """Fill `target` with the next bytes. Raises OSError."""
         known = self._rest[: len(target)]
         target[: len(known)] = known
         self._rest = self._rest[len(known) :]
@@ -108,22 +119,25 @@ class Link:
             done += count
 
     def read(self, size: int) -> bytes:
+        """Return the next `size` bytes. Raises OSError."""
         data = bytearray(size)
         self.read_into(memoryview(data))
         return bytes(data)
 
     def send(self, head: str, headers: dict[str, str | int], body: bytes = b"", file: BinaryIO | None = None) -> None:
+        """Send a message: the first line, the headers, a body, and the content of a file. Raises OSError."""
         lines = [head, *(f"{name}: {value}" for name, value in headers.items()), "", ""]
         self.socket.sendall("\r\n".join(lines).encode("latin-1") + body)
         if file is not None:
             self.socket.sendfile(file)
 
     def close(self) -> None:
+        """Close the connection."""
         self.socket.close()
 
 
 class Peer:
-    """A connection to a peer's agent. Raises OSError, of that Refused when the peer says no."""
+    """A connection to a peer's agent. Its methods raise OSError, and Refused if the peer refuses the request."""
 
     def __init__(self, address: StoreAddress, secret: str) -> None:
         sock = socket.create_connection((address.host, address.port), CONNECT_S)
@@ -144,16 +158,17 @@ class Peer:
         self._link.close()
 
     def close(self) -> None:
+        """Close the connection."""
         self._link.close()
 
     def keep(self, folder: RamFolder, step: int, round: int, rank: int) -> None:
-        """Have the peer keep a copy of a file of `folder`. FileNotFoundError if it is there no more."""
+        """Let the peer keep a copy of a state in `folder`. Raises FileNotFoundError if `folder` no longer has it."""
         with folder.reading(step, round, rank) as file:
             receipt = folder.receipt_path(step, round, rank).read_bytes()
             self._ask("PUT", path_of(step, round, rank), receipt, file)
 
     def fetch(self, folder: RamFolder, step: int, round: int, rank: int) -> None:
-        """Bring a file of the peer's into `folder`. FileNotFoundError if the peer has none."""
+        """Copy a state of the peer into `folder`. Raises FileNotFoundError if the peer does not have it."""
         path = path_of(step, round, rank)
         try:
             headers, count = self._request("GET", path, b"", None)
@@ -182,7 +197,7 @@ class Peer:
         return headers, self._link.read(length)
 
     def _request(self, method: str, path: str, receipt: bytes, file: BinaryIO | None) -> tuple[dict[str, str], int]:
-        """The headers of an answer that says yes, and the request's number."""
+        """Send a request. Return the headers of the answer and the number of the request. Raises Refused."""
         length = len(receipt) + (os.fstat(file.fileno()).st_size if file is not None else 0)
         headers: dict[str, str | int] = {"Host": self._host, "Content-Length": length}
         self._count += 1
@@ -219,10 +234,11 @@ def keep_whole(
     size: int,
     own: Container[int] | None = None,
 ) -> None:
-    """Take a file off the link into `folder`, and its receipt if it is what that says.
+    """Receive a file from `link` into `folder`, and keep it if it matches its receipt.
 
-    `own`: it comes from a peer, which waits to hear that it is wanted; this pod has these ranks, and others' files get
-    half of its memory at most. Raises Refused with what is wrong: 400 the receipt, 422 the content, 507 no room.
+    Without `own`, this process has asked for the file. With `own`, a peer offers it and waits to hear that it may send;
+    `own` are the ranks of this pod, and the files of all other ranks may take half of the budget. Raises Refused with
+    status 400 for the receipt, 422 for the content, and 507 if there is no room.
     """
     try:
         said = decode(Receipt, receipt)
@@ -253,10 +269,11 @@ def keep_whole(
 def _free_file(
     folder: RamFolder, step: int, round: int, rank: int, size: int, own: Container[int] | None
 ) -> tuple[Path, int]:
-    """A file of `size` bytes with a hidden name, open and locked, for a state of this rank. Raises Refused.
+    """Return a file of `size` bytes with a hidden name, open and locked, for a state of this rank. Raises Refused.
 
-    Of each rank two states are kept, the newest whole one and the one that comes. Rounds count before steps: a later
-    round may have gone back. The pages of an older state are used again, since fresh ones cost as much as the copy.
+    Two states of each rank are kept: the newest complete one and the one that arrives. Rounds are compared before
+    steps, because a later round may have gone back to an earlier step. The pages of an older state are used again,
+    because new pages cost as much time as the copy.
     """
     older = sorted(((r, s) for s, r, of in folder.names() if of == rank and (s, r) != (step, round)), reverse=True)
     parent = folder.path(step, round, rank).parent
@@ -269,7 +286,7 @@ def _free_file(
             if os.fstat(descriptor).st_size != size:
                 os.ftruncate(descriptor, 0)
                 if not _made_room(folder, round, rank, size, own):
-                    raise Refused(507, f"{size >> 20} MiB don't fit into the memory tier any more")
+                    raise Refused(507, f"the memory tier has no room for {size >> 20} MiB")
                 os.posix_fallocate(descriptor, 0, size)  # a full tmpfs is an error here, and a SIGBUS later
         except OSError:
             os.close(descriptor)
@@ -289,7 +306,8 @@ def _hidden(parent: Path, rank: int) -> tuple[Path, int]:
 
 
 def _taken(folder: RamFolder, state: tuple[int, int, int], path: Path, descriptor: int) -> int:
-    """Remove a state; its file is the one at `path` now, unless somebody reads it. Returns the open one of the two."""
+    """Remove a state and move its file to `path`, unless another process reads it. Return the open one of the two
+    files."""
     folder.receipt_path(*state).unlink(missing_ok=True)
     try:
         found = os.open(folder.path(*state), os.O_RDWR | os.O_CLOEXEC)
@@ -308,7 +326,7 @@ def _taken(folder: RamFolder, state: tuple[int, int, int], path: Path, descripto
 
 
 def _sweep(folder: RamFolder, rank: int) -> None:
-    """Remove what somebody left who was killed while it came."""
+    """Remove files of `rank` that a process left incomplete when it was killed."""
     for path in folder.root.glob(f"step-*/{_COPY}{rank}-*"):
         with contextlib.suppress(OSError), open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -316,7 +334,10 @@ def _sweep(folder: RamFolder, rank: int) -> None:
 
 
 def _made_room(folder: RamFolder, round: int, rank: int, size: int, own: Container[int] | None) -> bool:
-    """Others' files of earlier rounds go first, oldest first: who resumes now has loaded what it needs of them."""
+    """Remove other ranks' files of earlier rounds, oldest first, until `size` bytes fit. Return True if they fit.
+
+    A rank that resumes now has already loaded what it needs of these files.
+    """
     for s, r, of in sorted(folder.names(), key=lambda name: (name[1], name[0], name[2])):
         if _fits(folder, size, own):
             return True
@@ -334,12 +355,12 @@ def _fits(folder: RamFolder, size: int, own: Container[int] | None) -> bool:
 
 
 def own_address() -> StoreAddress | None:
-    """Where this rank's agent answers peers; None: it doesn't."""
+    """Return the address at which this rank's agent answers peers, or None if it does not."""
     host, _, port = os.environ.get(environment.PEER_ADDRESS, "").rpartition(":")
     return StoreAddress(host, int(port)) if host and port.isdecimal() else None
 
 
 def fetch(folder: RamFolder, address: StoreAddress, step: int, round: int, rank: int) -> None:
-    """Bring a state that a peer's agent holds into `folder`. Raises OSError."""
+    """Copy a state that a peer's agent holds into `folder`. Raises OSError."""
     with Peer(address, os.environ.get(environment.PEER_SECRET, "")) as peer:
         peer.fetch(folder, step, round, rank)

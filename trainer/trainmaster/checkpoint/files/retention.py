@@ -1,4 +1,4 @@
-"""Which checkpoints storage keeps, and which are removed once a newer one is complete. Standard library only."""
+"""Which checkpoints stay on storage, and which are removed once a newer one is complete. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from trainmaster.checkpoint.files.storage import Storage
 from trainmaster.contract.wire.checkpoint_format import MANIFEST, parse_directory
 
 ABANDONED = "abandoned.json"
-"""A file in the directory of a checkpoint that can't be completed: the shard of a rank was given up."""
+"""A file in the directory of a checkpoint that can't be completed, because the shard of a rank was given up."""
 
 
 def retain(storage: Storage, keep: int, newest: str) -> list[str]:
-    """Remove what is older than the `keep` newest complete checkpoints of the chain; 0 keeps all.
+    """Keep the `keep` newest complete checkpoints of the chain, remove older ones, and return their names.
 
-    The one that the newest names as the best is kept too, complete or still on its way. Orphans and checkpoints that
-    were never completed go, once a newer one is complete. Returns what went.
+    With `keep` 0 nothing is removed. The checkpoint that the newest manifest names as the best is kept, too, complete
+    or not. Checkpoints outside of the chain, and those that were never completed, are removed when a newer one is
+    complete.
     """
     committed = parse_directory(newest)
     if keep < 1 or committed is None:

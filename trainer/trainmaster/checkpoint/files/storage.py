@@ -1,7 +1,7 @@
-"""Where checkpoints lie, behind four verbs (and `remove`, for retention): POSIX now, object stores next.
+"""The storage of checkpoints, as five operations. Only POSIX file systems are supported now.
 
-Paths are relative to the storage's root, with "/" between parts. Failures are OSError, with errno where the
-system gives one. Standard library only: agents upload with it.
+Paths are relative to the root of the storage, with "/" between their parts. Failures are OSError, with errno where the
+system gives one. Standard library only, because agents upload with it.
 """
 
 from __future__ import annotations
@@ -21,36 +21,43 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 class Storage(Protocol):
+    """The operations that checkpoints need of a storage."""
+
     root: str
 
     def create_exclusive(self, path: str, data: bytes) -> bool:
-        """Write a new object whole and durably; False, and nothing changed, if one is there already."""
+        """Write a new object completely and durably. Return False, and change nothing, if there is one already."""
         ...
 
     def write(self, path: str, blocks: Iterable[bytes | memoryview]) -> int:
-        """Write an object whole and durably, or not at all. Returns its size."""
+        """Write an object completely and durably, or not at all. Return its size in bytes."""
         ...
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes `start` to `end` of an object. FileNotFoundError if there is none."""
+        """Return the bytes [start, end) of an object. Raises FileNotFoundError if there is none."""
         ...
 
     def list(self, path: str = "") -> dict[str, int]:
-        """Names directly under a folder, with sizes (-1: a folder); empty if there is no such folder."""
+        """Return the names directly under a folder with their sizes (-1 for a folder), or {} if there is no such
+        folder."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove an object or a whole folder; nothing happens if it isn't there."""
+        """Remove an object or a whole folder. Do nothing if it does not exist."""
         ...
 
 
 class PosixStorage:
-    """A folder that all machines of the job see. Needs rename and link to be atomic, as on NFS and Lustre."""
+    """A folder that all machines of the job see. Rename and link must be atomic, as they are on NFS and Lustre."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.path.abspath(root)
 
     def create_exclusive(self, path: str, data: bytes) -> bool:
+        """Write a new file whole and durably; return False, and change nothing, if one is there already.
+
+        Raises OSError.
+        """
         target = self._at(path)
         if target.exists():
             return False
@@ -69,17 +76,23 @@ class PosixStorage:
         return True
 
     def write(self, path: str, blocks: Iterable[bytes | memoryview]) -> int:
+        """Write a file whole and durably, or not at all. Return its size in bytes. Raises OSError."""
         target = self._at(path)
         with self._whole(target, blocks) as (being_written, size):
             being_written.replace(target)
         return size
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return bytes `start` to `end` of a file. Raises FileNotFoundError if there is none."""
         with open(self._at(path), "rb") as file:
             file.seek(start)
             return file.read(-1 if end is None else max(0, end - start))
 
     def list(self, path: str = "") -> dict[str, int]:
+        """Return the names directly under a folder, with sizes in bytes (-1: a folder).
+
+        {} if there is no such folder.
+        """
         found = {}
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._at(path)) as entries:
             for entry in entries:
@@ -90,6 +103,7 @@ class PosixStorage:
         return found
 
     def remove(self, path: str) -> None:
+        """Remove a file or a whole folder; do nothing if it isn't there."""
         target = self._at(path)
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target, ignore_errors=True)
@@ -104,7 +118,8 @@ class PosixStorage:
 
     @contextlib.contextmanager
     def _whole(self, target: Path, blocks: Iterable[bytes | memoryview]) -> Iterator[tuple[Path, int]]:
-        """A temporary file beside `target` with all blocks on disk; the body gives it its name."""
+        """Write all blocks to a temporary file in the folder of `target`; the body of the context renames or links
+        it."""
         injected_faults.full_disk()
         target.parent.mkdir(parents=True, exist_ok=True)
         being_written = temporary(target)
@@ -138,7 +153,7 @@ class PosixStorage:
 
 
 def open_storage(url: str) -> Storage:
-    """The storage under a path. ValueError in words for schemes that aren't supported."""
+    """Return the storage at a path or a file:// URL. Raises ValueError, in a sentence, for any other scheme."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return PosixStorage(url)

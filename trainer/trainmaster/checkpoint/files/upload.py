@@ -1,7 +1,7 @@
-"""From a staged shard in memory to durable storage. Standard library only: agents run it, ranks without one too.
+"""The upload of a staged shard from memory to durable storage. Standard library only: agents and ranks use it.
 
-Uploads outlive ranks: the shard lies in a memory file that the uploader holds, and the manifest is made by whoever
-sees the receipts of all ranks, not by a collective.
+Uploads outlive ranks: the shard lies in a memory file that the uploader holds. No collective makes the manifest; the
+uploader that finds the receipts of all ranks makes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ METADATA = "__metadata__"
 
 
 class _OtherRank(ValueError):
-    """This shard is not needed: another rank's of the same checkpoint was given up."""
+    """This shard is no longer needed, because the shard of another rank of the same checkpoint was given up."""
 
 
 def upload(
@@ -46,15 +46,15 @@ def upload(
     moved: Callable[[], None] = lambda: None,
     tried_again: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Make one staged shard durable, and the checkpoint complete if it was the last.
+    """Make one staged shard durable, and complete the checkpoint if this shard was the last one missing.
 
-    `message` is a STAGED message: {step, round, rank, world_size, storage, directory, file, size, keep}. Returns
-    {step, round, rank, directory, tier, manifest_sha256, committed, stored, error, why}. Never raises for trouble of
-    the storage: `error` says what it was, and then nothing is left that could be chosen. `why`: "storage" for an error
+    `message` is a STAGED message: {step, round, rank, world_size, storage, directory, file, size, keep}. Return {step,
+    round, rank, directory, tier, manifest_sha256, committed, stored, error, why}. Trouble of the storage does not
+    raise: `error` describes it, and then nothing is left that a resume could choose. `why` is "storage" for an error
     that may pass, "fenced", "other rank" or "broken".
 
-    `moved` is called whenever a block was written. `tried_again` is asked after an error that may pass: if it is True,
-    what other ranks have stored stays, since this shard will come.
+    `moved` is called for each block. `tried_again` is called after an error that may pass: if it returns True, the
+    shards that other ranks have stored stay, because this shard will be uploaded later.
     """
     step, round, rank, directory = message["step"], message["round"], message["rank"], message["directory"]
     result = {"step": step, "round": round, "rank": rank, "directory": directory, "tier": "storage"}
@@ -79,7 +79,7 @@ def upload(
 
 
 def read_header(memory: mmap.mmap | bytes | memoryview) -> tuple[dict[str, Any], int]:
-    """(header, where the data begins) of a file in the safetensors format."""
+    """Return (header, offset of the data in bytes) of a file in the safetensors format."""
     (length,) = struct.unpack_from("<Q", memory, 0)
     header: dict[str, Any] = json.loads(bytes(memory[8 : 8 + length]))
     return header, 8 + length
@@ -114,7 +114,7 @@ def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap, moved: 
 
 
 def write(storage: Storage, directory: str, name: str, blocks: Iterable[bytes | memoryview]) -> ShardFile:
-    """A file of a checkpoint, hashed as it goes."""
+    """Write a file of a checkpoint, and return its name, size and sha256."""
     digest = hashlib.sha256()
 
     def hashed() -> Iterator[bytes | memoryview]:
@@ -129,7 +129,7 @@ def write(storage: Storage, directory: str, name: str, blocks: Iterable[bytes | 
 def index(
     header: dict[str, Any], begin: int, name: str
 ) -> tuple[dict[str, TensorIndex], dict[str, Any], dict[str, Any]]:
-    """(tensors, values, common) that a file's header names; `begin`: where its data does."""
+    """Return (tensors, values, common) from the header of a file. `begin` is the offset of its data in bytes."""
     about = header.get(METADATA, {})
     chunks = json.loads(about.get("chunks", "{}"))
     tensors: dict[str, TensorIndex] = {}
@@ -151,9 +151,9 @@ def _check_fence(storage: Storage, round: int) -> None:
 
 
 def abandon(message: dict[str, Any], error: str, storage: Storage | None = None) -> None:
-    """Give the room back, and tell the uploaders of other ranks that this checkpoint can't be completed.
+    """Remove a checkpoint's files, and mark it so that the uploaders of other ranks give up their shards.
 
-    Only before the shard of `message` is stored: until then nobody can complete the checkpoint.
+    Call this only before the shard of `message` is stored: until then no other process can complete the checkpoint.
     """
     directory = message["directory"]
     storage = storage or open_storage(message["storage"])

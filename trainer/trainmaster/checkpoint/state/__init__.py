@@ -1,1 +1,1 @@
-"""Checkpoints as states of a training: capture, save, load, resume."""
+"""The content of checkpoints: how the state of a training is captured, saved, loaded and resumed."""

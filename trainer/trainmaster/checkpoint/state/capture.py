@@ -1,8 +1,8 @@
-"""What a checkpoint holds of modules, optimizers and everything else with a `state_dict`.
+"""The part of a checkpoint that comes from modules, optimizers and other objects with a `state_dict`.
 
-Names: `<object>.<parameter's FQN>` for a module's tensors, `<optimizer>.state.<object>.<FQN>.<key>` for optimizer
-state (the layout of torch's flattened optimizer state dict), `rank.<n>.<object>…` for what each rank keeps for
-itself. Reading and restoring need no collective and no fake optimizer step.
+Names: `<object>.<parameter's FQN>` for the tensors of a module, `<optimizer>.state.<object>.<FQN>.<key>` for optimizer
+state (the layout of torch's flattened optimizer state dict), and `rank.<n>.<object>…` for objects that each rank keeps
+separately. Neither reading nor restoring needs a collective or a fake optimizer step.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.
 
 
 class Snapshot:
-    """References to the tensors of a state, and its other values as tagged JSON. Nothing is copied."""
+    """References to the tensors of a state, and its other values as tagged JSON. No tensor is copied."""
 
     def __init__(self) -> None:
         self.tensors: Tensors = {}
         self.values: dict[str, Any] = {}
-        self.buffers: set[str] = set()  # plain tensors for which rank 0 speaks: replicas may differ between steps
+        self.buffers: set[str] = set()  # plain tensors that rank 0 saves, because replicas may differ between steps
 
 
 def capture(objects: Mapping[str, Any], rank: int) -> Snapshot:
-    """The state of named objects. Modules, optimizers and what has `checkpoint_shards` are shared by all ranks, so are
-    learning-rate schedules (objects with `optimizer`); everything else is kept per rank."""
+    """Return the state of named objects.
+
+    Modules, optimizers, objects with `checkpoint_shards` and learning-rate schedules (objects with `optimizer`) are
+    shared by all ranks. Every other object is kept for each rank.
+    """
     snapshot = Snapshot()
     names = parameter_names(objects)
     for name, thing in objects.items():
@@ -54,7 +57,7 @@ def capture(objects: Mapping[str, Any], rank: int) -> Snapshot:
 
 
 def capture_others(snapshot: Snapshot, objects: Mapping[str, Any], rank: int) -> None:
-    """What hands out its state as a copy, or anew each time."""
+    """Add the state of objects that are neither modules nor optimizers nor sharded to `snapshot`."""
     for name, thing in objects.items():
         if is_other(thing):
             path = name if is_shared(thing) else f"rank.{rank}.{name}"
@@ -63,11 +66,12 @@ def capture_others(snapshot: Snapshot, objects: Mapping[str, Any], rank: int) ->
 
 
 def capture_shards(name: str, thing: Any) -> Tensors:
+    """Return the tensors of an object with `checkpoint_shards`, by their names in a checkpoint."""
     return {f"{name}.{key}": tensor for key, tensor in thing.checkpoint_shards().items()}
 
 
 def parameter_names(objects: Mapping[str, Any]) -> dict[int, str]:
-    """id(parameter) → name, over all modules among `objects`."""
+    """Return the name of each parameter of all modules among `objects`, by the parameter's id()."""
     return {
         id(parameter): f"{name}.{_plain(fqn)}"
         for name, module in objects.items()
@@ -77,20 +81,29 @@ def parameter_names(objects: Mapping[str, Any]) -> dict[int, str]:
 
 
 def origin(optimizer: Any, parameter: torch.Tensor) -> torch.Tensor:
-    """The model's parameter behind an optimizer's: an optimizer over plain shards has `origins`."""
+    """Return the model's parameter that belongs to an optimizer's parameter.
+
+    They differ for an optimizer over plain shards, which has `origins`.
+    """
     origins: dict[int, torch.Tensor] = getattr(optimizer, "origins", {})
     return origins.get(id(parameter), parameter)
 
 
 def as_shard_of(local: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """`local` as the part of a whole that this rank's shard of `parameter` is. No copy, no DTensor operation."""
+    """Return `local` as a DTensor that is placed like `parameter`, in the same memory and without DTensor operations.
+
+    If `parameter` is a plain tensor, `local` is returned as it is.
+    """
     if not isinstance(parameter, DTensor) or isinstance(local, DTensor):
         return local
     return with_part(local, parameter)
 
 
 def blocks(tensor: DTensor) -> list[ChunkStorageMetadata]:
-    """Which blocks of the whole this rank holds. Looked up once for all tensors that lie alike: torch takes 0.3 ms."""
+    """Return the blocks of the whole tensor that this rank holds.
+
+    The result is cached for all tensors with the same shape and placement, because torch takes 0.3 ms to find it.
+    """
     lies = (tensor.shape, tensor.device_mesh, tensor.placements)
     if lies not in _blocks:
         _blocks[lies] = tensor.__create_chunk_list__()
@@ -98,7 +111,10 @@ def blocks(tensor: DTensor) -> list[ChunkStorageMetadata]:
 
 
 def unwrap(module: nn.Module) -> nn.Module:
-    """The module inside of DistributedDataParallel, DataParallel and torch.compile's wrapper."""
+    """Return the module inside of DistributedDataParallel, DataParallel and torch.compile's wrapper.
+
+    Raises ConfigError for FullyShardedDataParallel (FSDP1), which cannot be saved.
+    """
     while True:
         if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             module = module.module
@@ -111,7 +127,10 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def optimizer_targets(optimizer: Any, name: str, names: dict[int, str], manifest: Manifest) -> Tensors:
-    """Give each parameter of a fresh optimizer empty state as the checkpoint has it; the tensors to load into."""
+    """Give each parameter of a fresh optimizer the state tensors of the checkpoint, filled with zeros.
+
+    Return these tensors by name, as targets to load into. State that is not a tensor is restored at once.
+    """
     targets: Tensors = {}
     by_parameter: dict[str, list[str]] = {}
     prefix = f"{name}.state."
@@ -144,7 +163,7 @@ def optimizer_targets(optimizer: Any, name: str, names: dict[int, str], manifest
 
 
 def restore_groups(optimizer: Any, name: str, names: dict[int, str], manifest: Manifest) -> None:
-    """Set the options (learning rate and so on) of each parameter group to what the checkpoint has."""
+    """Set the options of each parameter group, such as the learning rate, to those of the checkpoint."""
     saved = {p: group for group in manifest.values.get(f"{name}.param_groups", []) for p in group["params"]}
     for _, parameter_name, group in _parameters(optimizer, names):
         if parameter_name in saved:
@@ -168,12 +187,13 @@ DTYPES: dict[str, torch.dtype] = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""Names of the safetensors format."""
+"""torch's dtypes by their names in the safetensors format."""
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def capture_module(snapshot: Snapshot, name: str, module: nn.Module) -> None:
+    """Add the parameters, buffers and extra state of a module to `snapshot`."""
     module = unwrap(module)
     parameters = {_plain(fqn) for fqn, _ in module.named_parameters(remove_duplicate=False)}
     sharded = any(isinstance(p, DTensor) for p in module.parameters())
@@ -188,7 +208,7 @@ def capture_module(snapshot: Snapshot, name: str, module: nn.Module) -> None:
 
 
 def buffers(name: str, module: nn.Module) -> list[tuple[str, Mapping[str, Any], str]]:
-    """(name, where it hangs, key there) of each buffer that a checkpoint keeps."""
+    """Return (name, dictionary that holds it, key in the dictionary) of each buffer that a checkpoint keeps."""
     return [
         (f"{name}.{_plain(f'{prefix}.{key}' if prefix else key)}", part._buffers, key)
         for prefix, part in unwrap(module).named_modules()
@@ -209,7 +229,7 @@ def _capture_optimizer(snapshot: Snapshot, name: str, optimizer: Any, names: dic
 
 
 def capture_optimizer_values(snapshot: Snapshot, name: str, optimizer: Any, names: dict[int, str]) -> None:
-    """What isn't a tensor: options of the groups, and numbers in the state."""
+    """Add an optimizer's state that is not a tensor to `snapshot`: group options, and numbers of parameters."""
     groups: dict[int, dict[str, Any]] = {}
     for parameter, parameter_name, group in _parameters(optimizer, names):
         prefix = f"{name}.state.{parameter_name}"
@@ -240,7 +260,10 @@ def _parameters(optimizer: Any, names: dict[int, str]) -> list[tuple[torch.Tenso
 
 
 def _sharded_state(module: nn.Module) -> dict[str, Any]:
-    """`module.state_dict()` without its detached DTensors, whose making costs as much as a whole restart."""
+    """Return `module.state_dict()` with the DTensors themselves.
+
+    The detached copies that torch would return cost as much time as a whole restart.
+    """
     found: dict[str, Any] = {}
     for prefix, part in module.named_modules():
         if isinstance(part, FSDPModule):
@@ -266,19 +289,23 @@ def _plain(fqn: str) -> str:
 
 
 def is_optimizer(thing: Any) -> bool:
+    """Return True if an object has the attributes of an optimizer."""
     return hasattr(thing, "param_groups") and hasattr(thing, "state")
 
 
 def is_sharded(thing: Any) -> bool:
-    """Whether it names its tensors itself, as parts of wholes: by `checkpoint_shards`, `checkpoint_targets` and
-    `checkpoint_loaded`, as `Reducer` does."""
+    """Return True if an object itself names its tensors as parts of whole tensors, as `Reducer` does.
+
+    Such an object has `checkpoint_shards`, `checkpoint_targets` and `checkpoint_loaded`.
+    """
     return hasattr(thing, "checkpoint_shards")
 
 
 def is_other(thing: Any) -> bool:
-    """Whether all there is to know of it is its `state_dict`."""
+    """Return True if only the `state_dict` of an object is known: it is no module, no optimizer and not sharded."""
     return not (isinstance(thing, nn.Module) or is_optimizer(thing) or is_sharded(thing))
 
 
 def is_shared(thing: Any) -> bool:
+    """Return True if all ranks have the same state of an object, so that it is saved once."""
     return hasattr(thing, "optimizer") or isinstance(thing, torch.amp.GradScaler)

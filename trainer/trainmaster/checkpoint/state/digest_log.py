@@ -1,11 +1,11 @@
-"""What each state of a run is after each step, as digests: `trainmaster prove` compares them between two runs.
+"""Digests of all states of a run after each step. `trainmaster prove` compares them between two runs.
 
-A line for each step in <output>/digests/rank-<r>.jsonl, only where TRAINMASTER_DIGESTS asks for it:
+If TRAINMASTER_DIGESTS is set, each step adds a line to <output>/digests/rank-<r>.jsonl:
 
     {"step", "round", "at": "restored" or "after", "held": {state: digest}, "others": {variable: [its type, digest]}}
 
-`held` is what a checkpoint keeps. `others` is what else has a state where a user's loop runs, and isn't kept: a null
-digest means that it has a position nobody can ask for.
+`held` is the state that a checkpoint keeps. `others` are variables of the user's loop that have a state which no
+checkpoint keeps; the digest is null if an object has a position that cannot be read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OURS = str(Path(trainmaster.__file__).parent)
 
 
 class Probe:
-    """Nothing, unless the environment asks for it."""
+    """Writes the digests of a rank. It does nothing unless the environment variable asks for it."""
 
     def __init__(self, objects: Mapping[str, Any], rank: int, reporter: Reporter) -> None:
         self._objects, self._rank, self._round = objects, rank, reporter.round
@@ -47,7 +47,7 @@ class Probe:
             self._file.parent.mkdir(parents=True, exist_ok=True)
 
     def note(self, step: int, at: str, frame: types.FrameType | None = None) -> None:
-        """`frame`: the innermost of the user's loop."""
+        """Write the digests of a step. `frame` is the innermost frame of the user's loop."""
         if self._file is None:
             return
         line = {
@@ -61,13 +61,14 @@ class Probe:
             file.write(json.dumps(line) + "\n")
 
     def saved(self, drain: Callable[[], None]) -> None:
-        """After each save. A kill in the next step has to find it whole: what begins anew forgets nothing."""
+        """Wait until a save is complete. Call it after each save, so that a kill in the next step finds the save
+        complete."""
         if self._file is not None:
             drain()
 
 
 def digests(objects: Mapping[str, Any], rank: int) -> dict[str, str]:
-    """Of each part of this rank's share: a module, an optimizer's state and its groups, each entry of the rest."""
+    """Return a digest of each part of this rank's state: each module, and each entry of every other object."""
     with torch.no_grad():
         snapshot = capture.capture(objects, rank)
     own = f"rank.{rank}."
@@ -90,7 +91,8 @@ def digests(objects: Mapping[str, Any], rank: int) -> dict[str, str]:
 
 
 def others(frame: types.FrameType, objects: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str | None]]]:
-    """(variable, (type, digest)) of what has a state in the user's frames, and isn't among `objects`."""
+    """Yield (variable, (type, digest)) of objects that have a state in the user's frames and are not among
+    `objects`."""
     known = {id(part) for thing in objects.values() for part in _parts(thing)}
     seen: set[int] = set()
     for name, thing in _variables(frame):
@@ -106,7 +108,8 @@ def _parts(thing: Any) -> Iterator[Any]:
 
 
 def _variables(frame: types.FrameType | None) -> Iterator[tuple[str, Any]]:
-    """Of the frames that run the user's own files, the innermost first, and of the modules that these files are."""
+    """Yield the variables of frames in the user's own files, innermost first, and then of the modules of these
+    files."""
     modules = []
     while frame is not None:
         file = frame.f_code.co_filename
@@ -122,7 +125,7 @@ def _variables(frame: types.FrameType | None) -> Iterator[tuple[str, Any]]:
 
 
 def _stateful(thing: Any) -> tuple[str | None] | None:
-    """(its digest); (None,) for a position nobody can ask for; None for what has no state."""
+    """Return (digest,) of an object with a state, (None,) if its position cannot be read, or None without a state."""
     if isinstance(thing, (type, types.ModuleType, types.FunctionType)):
         return None
     content: Any
@@ -147,7 +150,7 @@ def _stateful(thing: Any) -> tuple[str | None] | None:
 
 
 def _loads(thing: Any) -> bool:
-    """A DataLoader or an iterator of one. By name: whoever has none needn't pay for the import."""
+    """Return True for a DataLoader or an iterator of one. The class name is compared, which saves an import."""
     return any(kind.__name__ in ("DataLoader", "_BaseDataLoaderIter") for kind in type(thing).__mro__)
 
 
@@ -168,7 +171,7 @@ def _add(digest: Any, key: str, tensor: torch.Tensor) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy's states that no JSON number holds."""
+    """Return numpy's state with integers as strings, because JSON numbers cannot hold all of them."""
     if isinstance(value, dict):
         return {key: _plain(entry) for key, entry in value.items()}
     return str(value) if isinstance(value, int) else value

@@ -1,4 +1,4 @@
-"""DTensors made of this rank's part of a whole."""
+"""Creation of DTensors from a rank's part of a whole tensor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 
 def with_part(part: Tensor, like: DTensor) -> DTensor:
-    """Return a DTensor that lies as `like` does, whose part on this rank is `part`: in the same memory, not a copy."""
+    """Return a DTensor placed like `like`, whose part on this rank is `part`, in the same memory and without a copy."""
     mesh, placements, whole, stride = like.device_mesh, like.placements, like.shape, like.stride()
     if part.device.type == mesh.device_type:
         return DTensor.from_local(part, mesh, placements, run_check=False, shape=whole, stride=stride)

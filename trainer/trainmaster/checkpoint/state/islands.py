@@ -1,8 +1,8 @@
-"""Checkpoints of islands, and of worlds with others.
+"""Names in checkpoints of islands, and how worlds with other islands, or none, read them.
 
-A tensor's name begins with `islands.<k>.` where island k has it for itself; `model` is what all have in common. So a
-world without islands finds its model where it always is. Whoever has no part of its own in a checkpoint begins with
-the model and with the optimizer of the first island that has one.
+A tensor that island k has for itself has a name that begins with `islands.<k>.`; `model` is what all islands share. So
+a world without islands finds its model under the usual name. A rank that has no part of its own in a checkpoint begins
+with the shared model and with the optimizer of the first island that has one.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ _ISLAND = re.compile(r"islands\.\d+\.")
 
 
 def prefix(island: int) -> str:
+    """Return the prefix of names that island number `island` has for itself."""
     return f"islands.{island}."
 
 
 def island_of(name: str) -> str:
-    """The prefix of a name; "" if no island has it for itself."""
+    """Return the island prefix of a name, or "" if all islands share the tensor."""
     found = _ISLAND.match(name)
     return found.group() if found else ""
 
 
 def common_name(name: str) -> str:
-    """A name without the islands that it tells of: the same for all of them."""
+    """Return a name without its island prefix, so that it is the same for all islands."""
     return _ISLAND.sub("", name)
 
 
 def as_wanted(manifest: Manifest, objects: Iterable[str]) -> Manifest:
-    """`manifest` with the names that a rank with these objects looks for."""
+    """Return `manifest` with the names that a rank with these objects looks for."""
     wanted = max(map(island_of, objects), default="")
     there = sorted({island_of(name) for name in manifest.tensors} - {""})
     if wanted in there or (not wanted and not there):
@@ -55,7 +56,7 @@ def as_wanted(manifest: Manifest, objects: Iterable[str]) -> Manifest:
 
 
 def _renamed(name: str, donor: str, wanted: str) -> str:
-    """Of an optimizer's state: its own name, and that of the parameter in it."""
+    """Return the name of optimizer state, and of the parameter within it, moved from one island to another."""
     if donor:
         return name.replace(donor, wanted)
     return wanted + re.sub(r"(^|\.state\.)model\.", rf"\1{wanted}model.", name)

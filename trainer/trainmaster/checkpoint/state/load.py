@@ -1,4 +1,4 @@
-"""Loading any topology into any other: DCP's load planner over our manifest."""
+"""Loading of a checkpoint into any topology, with the load planner of torch's DCP over our manifest."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Wanted = tuple[Chunk, torch.dtype, Callable[[torch.Tensor], Any]]
 
 
 class ManifestReader(StorageReader):  # type: ignore[misc]
-    """Reads the chunks that a manifest lists."""
+    """A DCP storage reader that reads the chunks of a manifest."""
 
     def __init__(self, storage: Source, directory: str, tensors: Mapping[str, TensorIndex]) -> None:
         self.storage, self.directory, self.tensors = storage, directory, tensors
@@ -85,7 +85,10 @@ class ManifestReader(StorageReader):  # type: ignore[misc]
 
 
 def read_chunks(storage: Source, directory: str, wanted: Iterable[Wanted]) -> None:
-    """Give each chunk's content, a tensor on the host, to whoever wants it. Neighbours in a file are read at once."""
+    """Read each wanted chunk, and pass its content to its function as a tensor on the host.
+
+    Chunks that are near to each other in a file are read together. Raises OSError if a file is too short.
+    """
     by_file: dict[str, list[Wanted]] = {}
     for item in wanted:
         by_file.setdefault(item[0].file, []).append(item)
@@ -109,7 +112,7 @@ def _content(storage: Source, path: str, begin: int, end: int) -> Any:
 
 
 def load_tensors(storage: Source, directory: str, manifest: Manifest, targets: capture.Tensors) -> None:
-    """Fill `targets` in place. Raises ConfigError in words if the checkpoint has another tensor or shape."""
+    """Fill `targets` in place. Raises ConfigError if the checkpoint lacks a tensor or has it in another shape."""
     for name, tensor in targets.items():
         saved = manifest.tensors.get(name)
         if saved is None:
@@ -137,10 +140,10 @@ def load_tensors(storage: Source, directory: str, manifest: Manifest, targets: c
 
 
 def restore(objects: Mapping[str, Any], storage: Source, directory: str, manifest: Manifest, rank: int) -> None:
-    """Set the state of named objects (as `capture.capture` took it) to what the checkpoint has.
+    """Set the state of named objects, as `capture.capture` returned it, to the state in the checkpoint.
 
-    What ranks keep for themselves comes from the same rank's part; a rank that the saving world didn't have takes
-    the part of rank 0.
+    Objects that are kept per rank get the state of the same rank; a rank that the saving world did not have gets the
+    state of rank 0. Raises ConfigError if the checkpoint does not fit the objects.
     """
     manifest = as_wanted(manifest, objects)
     names = capture.parameter_names(objects)
@@ -191,7 +194,7 @@ def _empty(manifest: Manifest, path: str) -> torch.Tensor:
 
 
 def _same_chunk(saved: TensorIndex, tensor: torch.Tensor) -> tuple[Chunk, torch.Tensor] | None:
-    """(chunk, local tensor) if one saved chunk is just what this rank holds of the tensor."""
+    """Return (chunk, local tensor) if one saved chunk is exactly this rank's part of the tensor, or None."""
     offset = [0] * tensor.dim()
     if not isinstance(tensor, DTensor):
         local = tensor.detach()
@@ -213,7 +216,7 @@ def _fill(planner: LoadPlanner, item: ReadItem, content: torch.Tensor) -> None:
 
 
 def _spans(wanted: list[Wanted]) -> Iterator[list[Wanted]]:
-    """Runs of chunks, sorted by where they start, that are near enough to be read together."""
+    """Yield runs of chunks, in the order of their starts, that are near enough to each other to be read together."""
     span: list[Wanted] = []
     end = 0
     for item in wanted:

@@ -1,30 +1,27 @@
-"""A rank's whole local state: where it lies in memory, planned once, then only copied.
+"""The whole local state of a rank, whose layout in memory is planned once, so that each save is only a copy.
 
-Saves to storage leave out what other ranks speak for; this leaves out nothing, so that what a rank held is known after
-the death of any other.
+A save to storage leaves out what other ranks save. This state leaves out nothing, so that it can replace any rank that
+is lost.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from trainmaster.checkpoint.state import capture
-from trainmaster.checkpoint.state.islands import common_name, island_of
+from trainmaster.checkpoint.state import capture, shard_identity
 from trainmaster.checkpoint.state.save import Layout, Piece, lay_out, local_pieces
 
 
 class LocalState:
-    """What this rank holds of the named objects.
+    """The part of the named objects that this rank holds.
 
-    The tensors of modules and optimizers stay the same from step to step, so they are looked up once, between two
-    steps: in the middle of one FSDP has put others in their place. Buffers and the state of everything else are copied
-    at each boundary, since a step changes them before its optimizer runs.
+    The tensors of modules and optimizers stay the same objects from step to step, so they are looked up once, between
+    two steps; within a step FSDP has replaced them. Buffers, and the state of all other objects, are copied between
+    steps, because a step changes them before its optimizer runs.
     """
 
     def __init__(self, objects: Mapping[str, Any], rank: int) -> None:
@@ -44,7 +41,7 @@ class LocalState:
         self._shard = ""
 
     def boundary(self) -> None:
-        """Between two steps: know the tensors, and keep what the next step changes outside of them."""
+        """Look up the tensors and copy the state outside of them. Call it between two steps."""
         if not self._stands():
             self._plan()
         self._loose = capture.Snapshot()
@@ -58,8 +55,10 @@ class LocalState:
             self._loose.tensors.update(capture.capture_shards(name, thing))  # which stay until the next boundary
 
     def layout(self) -> Layout | None:
-        """How the state of the last boundary lies in a file; None if an optimizer has put other tensors in the place of
-        those that are known."""
+        """Return how the state of the last boundary lies in a file.
+
+        Return None if an optimizer has replaced tensors since then.
+        """
         if self._layout is None or not self._same_optimizer_state():
             return None
         if not self._loose.tensors:
@@ -70,32 +69,21 @@ class LocalState:
         return behind if aligned else lay_out([*self._pieces, *loose])
 
     def values(self) -> dict[str, Any]:
-        """What isn't a tensor."""
+        """Return the state that is not a tensor."""
         snapshot = capture.Snapshot()
         for name, optimizer in self._optimizers.items():
             capture.capture_optimizer_values(snapshot, name, optimizer, self._names)
         return {**self._values, **snapshot.values, **self._loose.values}
 
     def shard(self) -> str:
-        """Names what this rank holds of the model: ranks with the same are each other's replicas.
+        """Return a name for the part of the model that this rank holds. Ranks with equal names are replicas of each
+        other.
 
-        Where there are islands, "<what>+<island>": in need another island's will do.
+        With islands the name is "<what>+<island>"; if no rank of the same island has the part, that of another island
+        is used.
         """
-        if self._shard:
-            return self._shard
-        snapshot = capture.Snapshot()
-        for name, module in self._modules.items():
-            capture.capture_module(snapshot, name, module)
-        for name, thing in self._sharded.items():
-            snapshot.tensors.update(capture.capture_shards(name, thing))
-        held = sorted(
-            (common_name(piece.key), list(piece.data.shape))
-            for n, t in snapshot.tensors.items()
-            for piece in local_pieces(n, t)
-        )
-        own = [self._rank] if any(not capture.is_shared(thing) for thing in self._others.values()) else []
-        island = max((island_of(name) for name in self._objects), default="")
-        self._shard = hashlib.sha256(json.dumps([held, own]).encode()).hexdigest()[:16] + (island and f"+{island}")
+        if not self._shard:
+            self._shard = shard_identity.identify(self._objects, self._modules, self._sharded, self._others, self._rank)
         return self._shard
 
     def _plan(self) -> None:
@@ -127,7 +115,7 @@ class LocalState:
             ]
 
     def _stands(self) -> bool:
-        """Whether the plan still names the tensors that are in use. Not within a step."""
+        """Return True if the planned tensors are still those in use. It cannot be called within a step."""
         return (
             self._layout is not None
             and not self._values  # a module's own words may be others each time

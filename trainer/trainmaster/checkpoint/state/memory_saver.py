@@ -1,8 +1,8 @@
-"""This rank's saves to its agent's memory: one copy into a file that is mapped already; a thread makes it count.
+"""Saves of this rank to its agent's memory: one copy into a mapped file, and a thread that completes the save.
 
-Two files take turns, so that one whole step is there at any time: while the newer has no receipt, the older counts. A
-rank waits for that receipt (`settle`) before the last all-reduce of the next step, so whoever passes that knows that
-the step before is whole on all ranks.
+Two files take turns, so that one complete step is there at any time: while the newer file has no receipt, the older one
+counts. A rank waits for the receipt (`settle`) before the last all-reduce of the next step, so a rank that gets past
+this all-reduce knows that the step before it is complete on all ranks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SLACK = 4096  # bytes of a header beyond what its first version takes: numbers 
 
 
 class _Slot:
-    """A file, mapped. `holds`: the (step, round) that its receipt names; None: none."""
+    """A mapped file. `holds` is the (step, round) that its receipt names, or None without a receipt."""
 
     def __init__(self, path: Path, fd: int, size: int, holds: tuple[int, int] | None = None) -> None:
         self.path, self.fd, self.size, self.holds = path, fd, size, holds
@@ -57,10 +57,11 @@ class _Slot:
 
 
 class RamSaver:
-    """`resumed`: the (step, round) that this rank began with, if its file is in `folder`: kept until a newer one is.
+    """Saves a rank's local state to the memory tier of its agent.
 
-    `off` says why saving has ended; "" while it goes on. `saved` is called with each step that counts, in the thread.
-    `copied` says whether a peer has the last one, or keeps no copies.
+    `resumed` is the (step, round) that this rank began with, if its file is in `folder`; the file is kept until a newer
+    one is complete. `off` says why saving has ended, and is "" while it continues. The thread calls `saved` with each
+    completed step. `copied` returns True if a peer has the last one, or keeps no copies.
     """
 
     def __init__(
@@ -91,9 +92,9 @@ class RamSaver:
         self._thread: threading.Thread | None = None
 
     def save(self, step: int, common: dict[str, Any], *, wait: bool = False) -> bool:
-        """Copy the state of the last boundary, that of `step`; from then on it may change. False: it isn't saved.
+        """Copy the state of the last boundary, after `step`. When the call returns, the state may change.
 
-        `wait`: until it counts.
+        Return False if the step is not saved. With `wait`, the call returns when the save is complete.
         """
         began = time.perf_counter()
         self.settle()
@@ -104,7 +105,7 @@ class RamSaver:
             return False
         values = self.state.values()
         if not self._reserved:
-            # So much that the header of any later step fits, and the data begins on a page.
+            # Enough for the header of any later step; the data begins on a page boundary.
             self._reserved = -(-(len(header(layout, values, common)) + _SLACK) // _PAGE) * _PAGE
         try:
             slot = self._free_slot(self._reserved + layout.size, step, last=wait)
@@ -135,7 +136,7 @@ class RamSaver:
         return True
 
     def settle(self, timeout_s: float | None = None) -> bool:
-        """Wait until the last save counts, or has failed."""
+        """Wait until the last save is complete or has failed. Return False after `timeout_s` seconds."""
         return self._idle.wait(timeout_s)
 
     def _run(self) -> None:
@@ -145,7 +146,7 @@ class RamSaver:
     def _do(self, finish: Callable[[], None]) -> None:
         try:
             finish()
-        except Exception as error:  # noqa: BLE001 training goes on without this tier, and nobody waits for it in vain
+        except Exception as error:  # noqa: BLE001 training goes on without this tier, and no caller waits for it forever
             self._end(f"it can't be written: {error!r}")
         finally:
             self._idle.set()
@@ -153,7 +154,7 @@ class RamSaver:
     def _finish(self, slot: _Slot, step: int, layout: Layout, values: dict[str, Any], common: dict[str, Any]) -> None:
         head = header(layout, values, common, self._reserved)
         if len(head) != self._reserved:
-            raise OSError(errno.EFBIG, "the state beside the tensors has grown")
+            raise OSError(errno.EFBIG, "the state that is not a tensor has grown too large for the file")
         slot.memory[: len(head)] = head
         size = self._reserved + layout.size
         receipt = Receipt(
@@ -173,9 +174,10 @@ class RamSaver:
         self._saved(step)
 
     def _free_slot(self, size: int, step: int, last: bool) -> _Slot | None:
-        """A mapped file to write into, locked and with a hidden name.
+        """Return a mapped file to write into, locked and with a hidden name, or None if there is none.
 
-        `last`: the world is broken. Of whoever is lost a peer may have the older step alone, so that stays if it can.
+        `last` is for the save after a failure. A peer may have only the older step of a rank that is lost, so the file
+        of this step is kept if there is room.
         """
         if self._slots is None:
             self._slots = self._inherited(size)
@@ -190,7 +192,7 @@ class RamSaver:
         for slot in free:
             try:
                 fcntl.flock(slot.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # somebody copies it
+            except BlockingIOError:  # a reader copies it
                 continue
             if slot.holds is not None:
                 self.folder.receipt_path(*slot.holds, self.rank).unlink(missing_ok=True)
@@ -227,7 +229,8 @@ class RamSaver:
         return slot
 
     def _inherited(self, size: int) -> list[_Slot]:
-        """The files that an earlier process of this rank left: one of them may be what this one began with."""
+        """Return the files that an earlier process of this rank left. This process may have resumed from one of
+        them."""
         self.folder.sweep(self.rank)
         slots = []
         for step, round, rank in self.folder.names():
@@ -253,7 +256,7 @@ class RamSaver:
         slot.close()
 
     def _drop_foreign(self) -> None:
-        """Remove files of ranks that live elsewhere, from older rounds: fetched to begin with, or a peer's copies."""
+        """Remove files of older rounds that belong to ranks of other pods."""
         first = self.rank - pod.local_rank()
         here = range(first, first + pod.size())
         for step, round, rank in self.folder.names():
@@ -263,8 +266,9 @@ class RamSaver:
     def _no_room(self, error: OSError, size: int) -> None:
         if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
             self._end(
-                f"rank {self.rank}'s state takes {2 * size >> 20} MiB (two copies), and {self.folder.budget >> 20} MiB "
-                f"may be used here, {self.folder.used() >> 20} MiB of them are; raise checkpoint.ram.limit"
+                f"rank {self.rank}'s state takes {2 * size >> 20} MiB (two copies), but the limit is "
+                f"{self.folder.budget >> 20} MiB, and {self.folder.used() >> 20} MiB are already used; raise "
+                f"checkpoint.ram.limit"
             )
         else:
             self._end(str(error))

@@ -1,6 +1,7 @@
-"""Where a round resumes: rank 0 proposes, all ranks verify their share of the files, the store tells the verdict.
+"""Where a round resumes: rank 0 proposes a checkpoint, and all ranks verify their share of its files.
 
-The newest step that memory or storage covers is chosen, and each rank loads its part from the nearest place.
+The newest step that memory or storage covers is chosen, and each rank loads its part from the nearest place. Ranks
+exchange proposals and verdicts through the round's store.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from trainmaster.errors import ConfigError, Fenced, TrainmasterError
 Say = Callable[[str, str], None]
 
 PATIENCE_S = 20.0
-"""How long a round waits for storage that can't be written to for a reason that may pass."""
+"""Seconds that a round waits for storage that can't be written to, if the reason may pass."""
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR)
 _TRY_EVERY_S = 0.05
 
@@ -38,7 +39,7 @@ class Checkpoint:
     storage: Storage | RamFile
     directory: str
     manifest: Manifest
-    tier: str = "storage"  # of the whole: the farthest that any rank loads from
+    tier: str = "storage"  # the farthest tier that any rank loads from
 
     @property
     def path(self) -> str:
@@ -47,17 +48,18 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Resume:
-    """What a round is told: which round, of which job, and `resume` of the job's spec."""
+    """How a round is told to resume: its number, its job, and `resume` of the job's spec."""
 
     round: int  # 0: no operator numbers the rounds, so the next free number is taken
     job: str = ""
     resume: str = "Auto"
-    skipped: tuple[tuple[int, int], ...] = ()  # samples to leave out: no checkpoint made with them will do
-    model: ModelConfig | None = None  # a checkpoint of another one is refused; None: a model of one's own
-    optimizer: str = ""  # the same; "": one's own
+    skipped: tuple[tuple[int, int], ...] = ()  # samples to leave out: checkpoints made with them are not used
+    model: ModelConfig | None = None  # a checkpoint of another model is refused; None: the user's own model
+    optimizer: str = ""  # a checkpoint of another optimizer may be refused; "": the user's own optimizer
 
     @classmethod
     def from_environment(cls, model: ModelConfig | None = None, optimizer: str = "") -> Resume:
+        """Return the values that the agent has set in the environment of this rank."""
         env = os.environ
         return cls(
             model=model,
@@ -69,18 +71,19 @@ class Resume:
         )
 
     def check(self, manifest: Manifest, path: str) -> None:
-        """Raises ConfigError if the checkpoint at `path` is of another model or another optimizer."""
+        """Raise ConfigError if the checkpoint at `path` was made with another model or an unfit optimizer."""
         if self.model is not None:
             models.check_same(manifest.model, self.model, f"checkpoint {path}")
-        # The others begin their momentum anew where adamw kept moments; a momentum is taken for what it isn't.
+        # After adamw, the other optimizers start with a fresh momentum. After each other, they would load a momentum of
+        # the wrong kind.
         if self.optimizer and manifest.optimizer not in ("", "adamw", self.optimizer):
             raise ConfigError(
-                f"optimizer.name: is {self.optimizer}, but checkpoint {path} was made with {manifest.optimizer}, whose "
-                f"momentum isn't what {self.optimizer} keeps; {manifest.optimizer} would be right"
+                f"optimizer.name: {self.optimizer} can't continue from checkpoint {path}, which was made with "
+                f"{manifest.optimizer}: they keep different kinds of momentum; use {manifest.optimizer}"
             )
 
     def comes_late(self, manifest: Manifest) -> bool:
-        """Whether this checkpoint was made with samples that are to be left out."""
+        """Return True if this checkpoint was made with samples that are to be left out."""
         cursor = manifest.data
         consumed = int(cursor.get("consumed", 0))
         return bool(self.skipped) and Skips(cursor.get("skipped", [])).took(consumed, self.skipped)
@@ -95,10 +98,11 @@ def agree(
     say: Say,
     memory: Memory | None = None,
 ) -> tuple[int, Checkpoint | None]:
-    """(round, where it resumes; None: from the start), the same on all ranks; the round's lineage then exists.
+    """Choose where to resume, the same on all ranks, and create the lineage file of the round.
 
-    `store` is a torch store that all ranks share. All ranks call this when no upload of an earlier round is under
-    way on their machine. `say(reason, message)` tells people of damaged checkpoints. Raises ConfigError, Fenced.
+    Return (round, checkpoint), with None for a start from the beginning. `store` is a torch store that all ranks share.
+    All ranks call this when no upload of an earlier round is under way on their machine. `say(reason, message)` reports
+    damaged checkpoints as events. Raises ConfigError and Fenced.
     """
     tell(store, rank, memory)
     if store.add("resume/ready", 1) == world_size:
@@ -122,14 +126,15 @@ def agree(
 
 
 class _Part:
-    """What one rank does in each turn."""
+    """The part of one rank in each turn of the agreement."""
 
     def __init__(self, store: Any, rank: int, world_size: int, memory: Memory | None) -> None:
         self.store, self.rank, self.world_size, self.memory = store, rank, world_size, memory
         self.opened: RamFile | None = None
 
     def take(self, turn: int, message: dict[str, Any]) -> None:
-        """Verify; the last rank that finds nothing says so (an empty verdict)."""
+        """Verify this rank's share, and publish a finding. The last rank without a finding publishes an empty
+        verdict."""
         try:
             if "verify" in message:
                 asked = message["verify"]
@@ -144,7 +149,8 @@ class _Part:
             self.store.set(f"resume/verdict/{turn}", "")
 
     def _open(self, step: int, round: int, files: list[Any]) -> None:
-        """`files`: for each rank null or [rank of the file, address of the peer or null]."""
+        """Open this rank's file in memory. `files` has for each rank null or [rank of the file, address of the peer or
+        null]."""
         self.opened = None
         mine = files[self.rank]
         if mine is not None:
@@ -154,7 +160,7 @@ class _Part:
 
 
 class _Turns:
-    """What rank 0 says to the others, in turn: what to verify or to open, at last the outcome."""
+    """The messages of rank 0 to all ranks, in turn: what to verify or to open, and at last the outcome."""
 
     def __init__(self, part: _Part, inventory: Inventory, say: Say) -> None:
         self.part, self.inventory, self.say, self.turn = part, inventory, say, 0
@@ -171,7 +177,10 @@ class _Turns:
             raise lineage.Damaged(finding[1])
 
     def held(self, directory: str, *, whole: bool) -> str:
-        """Let ranks open their parts in memory: the tier of those parts; "" if there are none, or not all (`whole`)."""
+        """Let ranks open their parts in memory, and return the tier of these parts, "peer" or "ram".
+
+        Return "" if no part is in memory, or, with `whole`, if any part is not.
+        """
         step, round = parse_directory(directory) or (0, 0)
         while True:
             sources = self.inventory.sources(step, round)
@@ -184,7 +193,7 @@ class _Turns:
             bad = sources[finding[0]]
             if bad is None:
                 return ""
-            self.say("CheckpointDamaged", f"{directory}: {finding[1]}; another copy is looked for")
+            self.say("CheckpointDamaged", f"{directory}: {finding[1]}; looking for another copy")
             self.inventory.exclude(step, round, bad)
 
     def _verdict(self, message: dict[str, Any]) -> tuple[int, str] | None:
@@ -213,7 +222,7 @@ def _lead(storage: Storage, turns: _Turns, asked: Resume, say: Say) -> dict[str,
 
 
 def _begin(storage: Storage, taken: Lineage, say: Say) -> None:
-    """Takes the storage for a round. A disk that is full for a moment is no reason to end a job. Raises OSError."""
+    """Take the storage for a round, and retry for PATIENCE_S seconds after errors that may pass. Raises OSError."""
     until = time.monotonic() + PATIENCE_S
     told = False
     while True:
@@ -232,7 +241,7 @@ def _begin(storage: Storage, taken: Lineage, say: Say) -> None:
 
 
 def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say) -> tuple[str, str, str] | None:
-    """(root, directory, tier) of the newest candidate that all ranks find good."""
+    """Return (root, directory, tier) of the newest candidate that all ranks find undamaged, or None."""
     held = turns.inventory.directories()
     found = lineage.candidates(storage, round, asked.job, asked.resume, held)
     damaged, late = [], []
@@ -269,12 +278,12 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
             damaged.append(candidate)
             say("CheckpointDamaged", f"{candidate} is not used: {error}")
     if damaged:
-        instead = chosen[1] if chosen else "the beginning, for no other checkpoint is left"
+        instead = chosen[1] if chosen else "the beginning, because no other checkpoint is left"
         say("CheckpointFallback", f"resuming from {instead} instead of {damaged[0]}")
     if late and chosen is None:
         say(
             "SamplesNotSkipped",
-            f"{late[0]} is resumed from though it has seen samples to skip: there is no earlier one",
+            f"resuming from {late[0]}, which was trained on samples to skip, because there is no earlier checkpoint",
         )
         return _choose(storage, turns, round, replace(asked, skipped=()), say)
     return chosen
@@ -292,7 +301,7 @@ def _follow(part: _Part) -> dict[str, Any]:
 
 
 def _resolve(storage: Storage, candidate: str) -> tuple[str, str]:
-    """(root, directory)."""
+    """Return (root, directory) of a candidate."""
     if parse_directory(candidate) is not None:
         return storage.root, candidate
     try:
@@ -302,9 +311,9 @@ def _resolve(storage: Storage, candidate: str) -> tuple[str, str]:
 
 
 def locate(path: str) -> tuple[str, str]:
-    """(root, directory) of a person's path: a checkpoint, or a folder of checkpoints, of which it is the newest.
+    """Return (root, directory) of the checkpoint at `path`, or of the newest one if `path` is a folder of checkpoints.
 
-    Raises ConfigError.
+    Raises ConfigError if there is none.
     """
     root, directory = os.path.split(path.rstrip("/"))
     if parse_directory(directory) is not None:
@@ -317,4 +326,4 @@ def locate(path: str) -> tuple[str, str]:
     for name in found:
         if MANIFEST in whole.list(name):
             return whole.root, name
-    raise ConfigError(f"{path} is neither a checkpoint (step-N.rM with a {MANIFEST}) nor a folder with any")
+    raise ConfigError(f"{path} is neither a checkpoint (step-N.rM with a {MANIFEST}) nor a folder with checkpoints")

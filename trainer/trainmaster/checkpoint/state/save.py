@@ -1,8 +1,8 @@
 """Saving without collectives: each rank knows which chunks it owns, and writes them into one file in memory.
 
-A thread copies them into a memory file in the safetensors format, beside the next step's forward and backward pass:
-parameters and optimizer state don't change before the optimizer runs, which waits for the copy (`Saver.settle`). The
-thread hands the file's descriptor to the agent, or, without one, uploads it itself.
+A thread copies them into a memory file in the safetensors format, during the forward and backward pass of the next
+step: parameters and optimizer state do not change before the optimizer runs, and it waits for the copy
+(`Saver.settle`). The thread passes the file's descriptor to the agent, or uploads the file itself if there is no agent.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from trainmaster.contract.wire.checkpoint_format import directory_name, shard_na
 from trainmaster.errors import ConfigError
 
 REPLICAS = "dpReplicate"
-"""The axis of a mesh whose ranks have the same of everything."""
+"""The axis of a mesh whose ranks all have the same state."""
 MAX_UNDER_WAY = 2
 """Saves whose files may wait in host memory at once; a further save waits for the oldest."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A contiguous block of a tensor that this rank saves. `offset` and `whole`: elements of the whole tensor."""
+    """A contiguous block of a tensor that this rank saves: its offset and the shape of the whole tensor, in
+    elements."""
 
     name: str
     offset: list[int]
@@ -51,11 +52,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Place:
-    """Of a rank among those that have the same tensors.
+    """The place of a rank among the ranks that have the same tensors.
 
-    holders: the ranks with the same plain ones: those of one stage of a pipeline. replica: (which, of how many) this is
-    of replicas that a DTensor's mesh doesn't tell of. island: which this is of islands; the first one speaks for what
-    they have in common.
+    holders: the ranks with the same plain tensors, which are those of one stage of a pipeline. replica: (index, count)
+    of replicas that are not an axis of a DTensor's mesh. island: the index of the island; island 0 saves what all
+    islands share.
     """
 
     rank: int
@@ -65,9 +66,10 @@ class Place:
 
 
 def owned(snapshot: Snapshot, place: Place) -> list[Piece]:
-    """The pieces that this rank saves: over all ranks they cover each tensor exactly once.
+    """Return the pieces that this rank saves. Over all ranks, the pieces cover each tensor exactly once.
 
-    Of a DTensor's replicas one speaks, chosen by the name; plain tensors are taken to be equal on all their holders.
+    One replica of a DTensor saves it, chosen by the tensor's name. Plain tensors are taken to be equal on all their
+    holders.
     """
     rank, holders = place.rank, place.holders
     pieces = []
@@ -84,9 +86,9 @@ def owned(snapshot: Snapshot, place: Place) -> list[Piece]:
 
 
 class _Copy:
-    """A save's file in memory, made once, by whoever needs it first: the thread, or a step that has to wait for it.
+    """The file in memory of one save. The thread makes it, or a step that needs it before the thread is ready.
 
-    After `make`: `fd` and `size` of the file, or `error`. Whoever has sent it closes it.
+    After `make`, the file has `fd` and `size`, or there is an `error`. The caller that has sent the file closes it.
     """
 
     def __init__(self, step: int, head: bytes, parts: list[torch.Tensor]) -> None:
@@ -116,7 +118,7 @@ class _Copy:
 
 
 class Saver:
-    """Saves of one rank. `send` hands a staged file to the agent; without it the upload runs in our thread."""
+    """The saves of one rank to storage. `send` passes a staged file to the agent; without it, our thread uploads."""
 
     def __init__(
         self,
@@ -138,13 +140,13 @@ class Saver:
         self._newest: _Copy | None = None
         self._thread: threading.Thread | None = None
         self._saved: set[int] = set()
-        self.failure = ""  # of the newest save, as far as it is known here: an agent uploads behind our back
+        self.failure = ""  # why the newest save failed; an upload that fails in the agent does not set it
 
     def save(self, step: int, snapshot: Snapshot, common: dict[str, Any]) -> bool:
-        """Have this rank's pieces copied, and sent. False: it was saved before.
+        """Start to copy and send this rank's pieces. Return False if this step was saved before.
 
-        Until `settle` returns, parameters and the state of optimizers must not change; everything else may.
-        `common` {mesh, data, rng, config_sha256} must be equal on all ranks.
+        Until `settle` returns, parameters and the state of optimizers must not change; everything else may. `common`
+        {mesh, data, rng, config_sha256} must be equal on all ranks.
         """
         if step in self._saved:
             return False
@@ -168,13 +170,13 @@ class Saver:
         return True
 
     def settle(self) -> None:
-        """Wait until what was saved last is copied; copies it here if the thread is still busy with another."""
+        """Wait until the last save is copied. If the thread is still busy with another one, copy it here."""
         if self._newest is not None:
             self._newest.make(shard_name(self.rank))
             self._newest = None
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything that was saved has been handed over; False if that took longer than the limit."""
+        """Wait until all saves have been sent. Return False if that takes longer than `timeout_s` seconds."""
         with self._work.all_tasks_done:
             return self._work.all_tasks_done.wait_for(lambda: not self._work.unfinished_tasks, timeout_s)
 
@@ -228,9 +230,9 @@ class Saver:
 
 @dataclass(frozen=True)
 class Layout:
-    """How pieces lie in a file in the safetensors format, behind its header."""
+    """How pieces lie in a file in the safetensors format, after its header."""
 
-    entries: dict[str, Any]  # of the header
+    entries: dict[str, Any]  # the entries of the header
     chunks: dict[str, Any]  # {key: [name, shape of the whole, offset]} of the pieces that aren't whole tensors
     parts: list[tuple[int, int, torch.Tensor]]  # (start, end, content)
     size: int
@@ -245,7 +247,8 @@ class Layout:
 
 
 def lay_out(pieces: list[Piece], behind: Layout | None = None) -> Layout:
-    """`behind`: what already has its place."""
+    """Return the layout of `pieces`, placed after the pieces of `behind`. Raises ConfigError for an unsupported
+    dtype."""
     entries: dict[str, Any] = dict(behind.entries) if behind else {}
     chunks = dict(behind.chunks) if behind else {}
     parts = list(behind.parts) if behind else []
@@ -270,13 +273,13 @@ def lay_out(pieces: list[Piece], behind: Layout | None = None) -> Layout:
 
 
 def header(layout: Layout, values: dict[str, Any], common: dict[str, Any], reserved: int = 0) -> bytes:
-    """The header of a checkpoint's file, padded to `reserved` bytes if it is shorter."""
+    """Return the header of a checkpoint's file, padded to `reserved` bytes if it is shorter."""
     metadata = {"chunks": layout.chunks_text, "values": _json(values), "common": _json(common)}
     return file_header(layout, metadata, reserved)
 
 
 def file_header(layout: Layout, metadata: dict[str, str], reserved: int = 0) -> bytes:
-    """Of any file in the safetensors format."""
+    """Return the header of any file in the safetensors format."""
     parts = [part for part in (layout.entries_text, f'"{METADATA}":{_json(metadata)}') if part]
     text = ("{" + ",".join(parts) + "}").encode()
     text += b" " * max(-len(text) % 8, reserved - 8 - len(text))
@@ -308,7 +311,8 @@ def _is_spokesman(tensor: DTensor, choice: int, replica: tuple[int, int]) -> boo
 
 
 def local_pieces(name: str, tensor: torch.Tensor) -> list[Piece]:
-    """What this rank holds of a tensor: one piece, or none."""
+    """Return this rank's part of a tensor as one piece, or [] if it has none. Raises ConfigError if it is not one
+    block."""
     if not isinstance(tensor, DTensor):
         return [Piece(name, [0] * tensor.dim(), list(tensor.shape), tensor)]
     local = tensor.to_local()
@@ -329,7 +333,7 @@ def _is_loose(name: str, snapshot: Snapshot) -> bool:
 
 
 def content(tensor: torch.Tensor) -> memoryview:
-    """A tensor's bytes, on the host. No copy of one that lies there in one block."""
+    """Return the bytes of a tensor on the host. A contiguous tensor on the host is not copied."""
     host = tensor.detach().cpu().contiguous()
     return memoryview(host.reshape(-1).view(torch.uint8).numpy())
 

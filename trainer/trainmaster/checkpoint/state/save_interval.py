@@ -1,4 +1,4 @@
-"""When to save to memory: each so many steps, or as often as it costs at most a hundredth of the time."""
+"""How often a rank saves to memory: at a fixed interval, or so often that saves take at most 1% of the time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ SHARE = 0.01
 
 
 class Interval:
-    """`every` None: by cost. 0: never, only when a peer has died. All ranks must come to the same steps."""
+    """The steps after which ranks save to memory, the same on all ranks.
+
+    `every` is the number of steps between two saves. None: it is derived from the cost of a save. 0: only after a peer
+    has died.
+    """
 
     def __init__(self, every: int | None) -> None:
         self.every = every
@@ -23,11 +27,12 @@ class Interval:
         return cls(int(given) if given else None)
 
     def due(self, step: int) -> bool:
+        """Return True if `step` is to be saved."""
         if self.every is None:
             return step >= self.next
         return self.every > 0 and step % self.every == 0
 
     def saved(self, step: int, save_s: float, step_s: float) -> None:
-        """What the save before this one and a step took: the same numbers on all ranks; 0: not known yet."""
+        """Note the seconds that the previous save and a step took, equal on all ranks; 0 means not known yet."""
         known = step_s > 0 and math.isfinite(save_s / step_s)
         self.next = step + (max(1, math.ceil(save_s / step_s / SHARE)) if known else 1)

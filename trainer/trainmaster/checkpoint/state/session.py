@@ -1,6 +1,6 @@
-"""A rank's checkpoints from its start to its end: where it resumes, what it saves, that all of it gets out.
+"""The checkpoints of a rank from its start to its end: where it resumes, what it saves, and how saves are completed.
 
-Saves go to storage and, where the agent has memory for them, to that: between two steps, or when a peer has died.
+Saves go to storage, and to the agent's memory if it has some: between two steps, or after a peer has died.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ from trainmaster.rank.reporter import Reporter
 
 UPLOADS_DEADLINE_S = 120.0
 COPY_LIMIT_S = 120.0
-"""How long saves to memory stop for a copy at a peer."""
+"""Seconds that saves to memory wait for a copy at a peer."""
 _LAST_WRITE_S = 10.0  # for handing over what is on its way to storage, after a failure
 _POLL_S = 0.0005
 
 
 class Session:
-    """`objects`: named modules, optimizers and other things with a state_dict. `url` "": nothing is saved."""
+    """The checkpoints of one rank.
+
+    `objects` are named modules, optimizers and other objects with a state_dict. With `url` "" nothing is saved.
+    """
 
     def __init__(
         self,
@@ -72,7 +75,10 @@ class Session:
         return LocalState(self.objects, self.rank)
 
     def restore(self, asked: Resume) -> Checkpoint | None:
-        """Agree with all ranks where to resume, and load it. None: from the start. Raises ConfigError, Fenced."""
+        """Agree with all ranks where to resume, and load it. Return None for a start from the beginning.
+
+        Raises ConfigError and Fenced.
+        """
         if not self.url:
             return None
         self.reporter.phase(Phase.LOAD)
@@ -99,18 +105,19 @@ class Session:
         return found
 
     def boundary(self) -> None:
-        """Call between two steps, before the next one changes anything."""
+        """Note the state between two steps. Call it before the next step changes anything."""
         if self.ram is not None:
             self.ram.state.boundary()
 
     def due(self, step: int) -> bool:
-        """Whether `step` is to be saved to memory."""
+        """Return True if `step` is to be saved to memory."""
         return self.ram is not None and self.interval.due(step)
 
     def copied(self) -> bool:
-        """Whether a peer has what was saved to memory last, or keeps no copies.
+        """Return True if a peer has the last save to memory, or keeps no copies.
 
-        Nothing is overwritten before that, so the loss of a pod leaves a step that all others still have.
+        Before that, nothing is overwritten, so that after the loss of a pod there is a step that all other pods still
+        have. After COPY_LIMIT_S seconds the result is True in any case.
         """
         newest, known = self.ram and self.ram.newest, self.reporter.control().copied_step
         if not newest or newest[1] != self.ram_round or not known or known >= newest[0]:
@@ -120,17 +127,20 @@ class Session:
         return time.monotonic() - self._uncopied[1] > COPY_LIMIT_S
 
     def await_copy(self) -> None:
-        """Wait until `copied`. The agent gives up on a peer that doesn't answer."""
+        """Wait until `copied` returns True."""
         while not self.copied():
             time.sleep(_POLL_S)
             self.reporter.beat()
 
     def remember(self, step: int, common: dict[str, Any]) -> bool:
-        """Copy the last boundary's state, that of `step`, to the agent's memory."""
+        """Copy the state of the last boundary, after `step`, to the agent's memory. Return False if it is not saved."""
         return self.ram is not None and self.ram.save(step, common)
 
     def rescue(self, step: int, common: dict[str, Any]) -> int | None:
-        """The same when a peer has died: at once, and to the end. The step that is safe, or None."""
+        """Save like `remember` after a peer has died, and wait until the save is complete.
+
+        Return the step that is saved, or None.
+        """
         if self.ram is None or not self.ram.save(step, common, wait=True):
             return None
         self.drain(_LAST_WRITE_S)
@@ -138,20 +148,21 @@ class Session:
 
     @property
     def save_s(self) -> float:
-        """What the last save to memory took of the time of this process."""
+        """Return the seconds of this process that the last save to memory took."""
         return self.ram.cost_s if self.ram is not None else 0.0
 
     def settle(self) -> None:
-        """Before the last all-reduce of a step: what was saved of the step before is whole, or has failed."""
+        """Wait until the saves of the step before are copied or have failed. Call it before a step's last
+        all-reduce."""
         if self.ram is not None:
             self.ram.settle()
         if self.saver is not None:
             self.saver.settle()
 
     def save(self, step: int, common: dict[str, Any], *, beside: bool = False) -> None:
-        """Save the state of the last completed step; it becomes durable behind our back.
+        """Save the state after `step`, the last completed one. It becomes durable in the background.
 
-        `beside`: it may be copied beside the next step, up to `settle`, before which nothing changes parameters.
+        With `beside`, the copy may run during the next step, up to `settle`; nothing may change parameters before that.
         """
         if self.saver is None:
             return
@@ -164,20 +175,23 @@ class Session:
         self.reporter.phase(Phase(before))
 
     def drain(self, timeout_s: float | None = None) -> None:
-        """Wait until what was saved is out of this process's hands."""
+        """Wait until this process has passed on all saves. Report an event after `timeout_s` seconds."""
         if self.saver is not None and not self.saver.drain(timeout_s):
             self.reporter.event(
                 "CheckpointLost", f"rank {self.rank}: a checkpoint was not written within {timeout_s} s"
             )
 
     def finish(self) -> None:
-        """Wait until the last save is out of this process's hands. Raises NotSaved if it has failed here."""
+        """Wait until this process has passed on the last save. Raises NotSaved if it has failed here."""
         self.drain()
         if self.saver is not None and self.saver.failure:
             raise NotSaved(f"the last save has failed: {self.saver.failure}")
 
     def digest(self) -> str:
-        """sha256 over all tensors of all ranks, the same on the same topology. All ranks call it; rank 0 gets it."""
+        """Return a sha256 over all tensors of all ranks on rank 0, and "" on the others. All ranks must call it.
+
+        The digest is the same for the same state in the same topology.
+        """
         own = hashlib.sha256()
         with torch.no_grad():
             pieces = owned(capture.capture(self.objects, self.rank), self.place)
@@ -191,7 +205,7 @@ class Session:
         return hashlib.sha256(b"\n".join(parts)).hexdigest()
 
     def _tell_failure(self, result: dict[str, Any]) -> None:
-        """An agent tells of what it uploads, but not of what never reached it."""
+        """Report a failure that the agent cannot know of, because the save never reached it."""
         if result["error"]:
             self.reporter.send(wire.EVENT, {"reason": "CheckpointFailed", "message": result["error"]})
 
@@ -226,7 +240,7 @@ class Session:
         )
 
     def _await_uploads(self) -> None:
-        """The newest checkpoint may still be on its way from an agent's memory to storage."""
+        """Wait for uploads of earlier rounds, because the newest checkpoint may be among them."""
         deadline = time.monotonic() + UPLOADS_DEADLINE_S
         while (pending := self.reporter.control().uploads_pending) > 0:
             if time.monotonic() > deadline:

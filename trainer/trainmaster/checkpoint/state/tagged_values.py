@@ -1,6 +1,6 @@
-"""State that isn't a tensor, as JSON with tags: what a checkpoint keeps instead of pickles.
+"""State that is not a tensor, as tagged JSON. Checkpoints use it instead of pickles.
 
-Tensors inside of a state are taken out by name, so that they travel like all other tensors.
+Tensors within such a state are taken out under a name of their own, and saved like all other tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _TAG = "$"
 
 
 def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """`value` as JSON; its tensors go into `tensors` under their paths. Raises ConfigError for other objects."""
+    """Return `value` as JSON, and put its tensors into `tensors` under their paths.
+
+    Raises ConfigError for an object that cannot be kept.
+    """
     if value is None or isinstance(value, (bool, str)) or type(value) is int:
         return value
     if isinstance(value, float):
@@ -47,7 +50,7 @@ def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def tensor_paths(packed: Any) -> list[str]:
-    """The names of all tensors that `packed` refers to."""
+    """Return the names of all tensors that `packed` refers to."""
     if isinstance(packed, list):
         return [path for item in packed for path in tensor_paths(item)]
     if isinstance(packed, dict):
@@ -58,7 +61,7 @@ def tensor_paths(packed: Any) -> list[str]:
 
 
 def unpack(packed: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """The inverse of `pack`."""
+    """Return the value that `pack` was given."""
     if isinstance(packed, list):
         return [unpack(v, tensors) for v in packed]
     if not isinstance(packed, dict):

@@ -1,8 +1,8 @@
-"""What the agents' memories hold of checkpoints, and which rank loads which file: told through the round's store.
+"""What the memories of all agents hold of checkpoints, and which rank loads which file.
 
-Every rank says what its agent holds and which shard it needs itself. Rank 0 finds for each rank the nearest file with
-that shard: its own, that of a replica in the same memory, a peer's; at last that of another island, which has what all
-islands have in common. Each rank then opens and verifies its file.
+Each rank publishes through the round's store what its agent holds and which shard it needs itself. Rank 0 finds the
+nearest file with this shard for each rank: its own, that of a replica in the same memory, or a peer's; and if there is
+none, that of another island, which has what all islands share. Each rank then opens and verifies its file.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from trainmaster.checkpoint.files.lineage import Damaged
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum
 from trainmaster.checkpoint.files.upload import index, read_header
+from trainmaster.checkpoint.state.shard_identity import of_any_island
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.checkpoint_format import Manifest, directory_name, shard_name
 from trainmaster.contract.wire.message_codec import WireError
@@ -24,12 +25,13 @@ from trainmaster.host import pod
 
 Address = dict[str, Any]
 Fetch = Callable[[Address, int, int, int], None]
-"""(address, step, round, rank): bring a peer's file and its receipt into the own folder. OSError if that fails."""
+"""A function of (address, step, round, rank) that copies a peer's file and its receipt into the own folder. It raises
+OSError if that fails."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file in memory. `address`: of the peer that has it; None: it lies in the own agent's memory."""
+    """A file in memory. `address` is the address of the peer that has it, or None for the own agent's memory."""
 
     rank: int
     folder: str
@@ -37,10 +39,10 @@ class Source:
 
 
 class RamFile:
-    """A verified file in memory, as a storage to load from. It stays readable when its name is gone."""
+    """A verified file in memory, as a source to load from. It stays readable after its name is removed."""
 
     def __init__(self, folder: RamFolder, step: int, round: int, rank: int) -> None:
-        """Raises Damaged."""
+        """Open and verify the file. Raises Damaged."""
         self.root, self.rank = str(folder.root), rank
         self.directory = directory_name(step, round)
         try:
@@ -65,6 +67,7 @@ class RamFile:
             raise Damaged(f"{self._words()}: {error}") from None
 
     def view(self, path: str, start: int, end: int) -> memoryview:
+        """Return the bytes [start, end) of the file, without a copy."""
         return memoryview(self.memory)[start:end]
 
     def _words(self) -> str:
@@ -72,7 +75,7 @@ class RamFile:
 
 
 class Memory:
-    """This rank's way to the memories of the job. `shard`: what it needs (see `LocalState.shard`)."""
+    """The access of this rank to the memory tier. `shard` names the part that it needs (see `LocalState.shard`)."""
 
     def __init__(
         self, folder: RamFolder, shard: str, *, fetch: Fetch | None = None, address: Address | None = None
@@ -82,7 +85,7 @@ class Memory:
         self._opened: RamFile | None = None
 
     def words(self) -> dict[str, Any]:
-        """What this rank tells the others. One rank speaks for all of an agent."""
+        """Return what this rank publishes. One rank of a pod lists all files of its agent."""
         files = []
         if pod.local_rank() == 0:
             for receipt in self.folder.receipts():
@@ -91,7 +94,7 @@ class Memory:
         return {"shard": self.shard, "folder": place, "address": self._address, "files": files}
 
     def open(self, step: int, round: int, rank: int, address: Address | None) -> RamFile:
-        """Raises Damaged."""
+        """Fetch a file from the peer at `address`, if given, and open it. Raises Damaged."""
         if address is not None:
             if self._fetch is None:
                 raise Damaged("peers can't be asked here")
@@ -103,10 +106,11 @@ class Memory:
 
 
 class Inventory:
-    """All that the world's memories hold, on rank 0."""
+    """All files that the memories of the world hold. Rank 0 has it."""
 
     def __init__(self, world: list[Mapping[str, Any]]) -> None:
-        """`world`: each rank's words, in the order of ranks; empty for one without memory."""
+        """`world` has what each rank published, in the order of ranks, and is empty for a rank without a memory
+        tier."""
         self._world = world
         self._files: dict[tuple[int, int], list[tuple[str, int, str, Address | None]]] = {}
         self._excluded: set[tuple[int, int, str, int]] = set()
@@ -119,7 +123,7 @@ class Inventory:
         return [directory_name(step, round) for step, round in self._files]
 
     def sources(self, step: int, round: int) -> list[Source | None]:
-        """For each rank the nearest file with its shard."""
+        """Return for each rank the nearest file with its shard, or None."""
         held = [f for f in self._files.get((step, round), []) if (step, round, f[0], f[1]) not in self._excluded]
         by_shard: dict[str, list[tuple[str, int, Address | None]]] = {}
         for folder, file_rank, shard, address in held:
@@ -128,7 +132,7 @@ class Inventory:
         return [self._nearest(rank, words, by_shard) for rank, words in enumerate(self._world)]
 
     def exclude(self, step: int, round: int, source: Source) -> None:
-        """Never name this file again: it is damaged, or can't be had."""
+        """Exclude a file from all later results, because it is damaged or cannot be fetched."""
         self._excluded.add((step, round, source.folder, source.rank))
 
     def _nearest(
@@ -144,16 +148,13 @@ class Inventory:
         return remote[rank % len(remote)] if remote else None
 
 
-def of_any_island(shard: str) -> str:
-    """A shard's name (see `LocalState.shard`) without the island."""
-    return shard.partition("+")[0]
-
-
 def tell(store: Any, rank: int, memory: Memory | None) -> None:
+    """Publish what this rank has and needs."""
     store.set(f"resume/memory/{rank}", json.dumps(memory.words() if memory is not None else {}))
 
 
 def hear(store: Any, world_size: int) -> Inventory:
+    """Return what all ranks have published."""
     keys = [f"resume/memory/{rank}" for rank in range(world_size)]
     words = store.multi_get(keys) if store.has_extended_api() else [store.get(key) for key in keys]
     return Inventory([json.loads(word) for word in words])

@@ -1,8 +1,8 @@
-"""The training config, which every rank gets as JSON: `spec.training` of a job, and how often `spec.checkpoint` saves.
+"""The training config, which every rank gets as JSON: the fields of `spec.training` of a job and of `spec.checkpoint`.
 
-Both sides validate with these models: the operator before it creates anything, the trainer before ranks start.
-Options of a model or a data source are open maps that the image's own code checks, so that a new model needs no
-new CRD. A field that no code obeys does not exist here: it is refused as unknown.
+Both sides validate with these models: the operator before it creates anything, the trainer before ranks start. Options
+of a model or of a data source are open maps, which the code of the image checks, so that a new model needs no new CRD.
+There is no field that no code obeys: such a field is refused as unknown.
 """
 
 from __future__ import annotations

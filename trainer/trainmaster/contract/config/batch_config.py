@@ -1,4 +1,4 @@
-"""The global batch, its micro-batches, and what is measured of its size."""
+"""The fields of `training.batch`: the global batch, its micro-batches, how it scales, and the gradient noise scale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.contract.config.division import divisors, multiples_near
 
 
 class BatchScaling(Strict):
-    """A batch that grows and shrinks with the number of ranks, and what becomes of the learning rate then.
+    """How the global batch and the learning rate change with the number of ranks.
 
     Linear: Goyal et al., "Accurate, Large Minibatch SGD" (2017). SquareRoot: Krizhevsky, "One weird trick for
     parallelizing convolutional neural networks" (2014); for Adam, Malladi et al., "On the SDEs and Scaling Rules for
@@ -32,13 +32,13 @@ class BatchScaling(Strict):
     )
 
     def factor(self, world_size: int) -> float:
-        """Of the learning rate."""
+        """Return the factor by which optimizer.lr is multiplied in a world of `world_size` ranks."""
         ratio = world_size / self.ranks
         return {"Constant": 1.0, "Linear": ratio, "SquareRoot": math.sqrt(ratio)}[self.learningRate]
 
 
 class NoiseScaleConfig(Strict):
-    """The gradient noise scale (McCandlish et al., arXiv 1812.06162)."""
+    """How often the gradient noise scale is estimated (McCandlish et al., arXiv 1812.06162)."""
 
     every: int = Field(
         10,
@@ -49,6 +49,8 @@ class NoiseScaleConfig(Strict):
 
 
 class BatchConfig(Grown):
+    """The size of the global batch in sequences, and how ranks divide it into micro-batches."""
+
     since = frozenset({"autoMicro", "noiseScale", "scaling"})
 
     global_: int = Field(
@@ -87,7 +89,9 @@ class BatchConfig(Grown):
     @model_validator(mode="after")
     def _micro_is_one(self) -> BatchConfig:
         if self.autoMicro and self.micro is not None:
-            raise ValueError(f"micro {self.micro} is what autoMicro would find; one of them has to be left out")
+            raise ValueError(
+                f"micro {self.micro} sets the size of the micro-batch, and autoMicro chooses it; leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -100,15 +104,17 @@ class BatchConfig(Grown):
         return self
 
     def at(self, world_size: int) -> BatchConfig:
-        """The batch of a world of this size."""
+        """Return the batch of a world of `world_size` ranks: `global` is scaled, and `scaling` is None."""
         if self.scaling is None:
             return self
         return self.model_copy(update={"global_": self.global_ // self.scaling.ranks * world_size, "scaling": None})
 
     def accumulation(self, world_size: int, divisor: int = 1) -> tuple[int, int]:
-        """(micro batch, accumulation) of each rank: global = micro x accumulation x world. ValueError in words.
+        """Return (micro, accumulation) of each rank: global = micro x accumulation x world_size.
 
-        `divisor`: the micro batch is at least so many times smaller than the config says, if it can be.
+        `world_size` is the number of data-parallel ranks. With a `divisor` above 1, micro is the largest divisor of the
+        rank's share that is at most the configured micro-batch divided by `divisor`, and at least 1. Raises ValueError,
+        with a sentence for a person, if the numbers do not divide.
         """
         if self.scaling is not None:
             return self.at(world_size).accumulation(world_size, divisor)
@@ -130,5 +136,5 @@ class BatchConfig(Grown):
 
 
 def _largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of `number` that is at most `limit`."""
+    """Return the largest divisor of `number` that is at most `limit`."""
     return max(n for n in divisors(number) if n <= limit)

@@ -1,4 +1,4 @@
-"""How often checkpoints are saved, and which are kept."""
+"""The fields of `spec.checkpoint` that the trainer reads: how often it saves, and which checkpoints it keeps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from trainmaster.contract.config.config_model import STEPS, Grown
 
 
 class CheckpointConfig(Grown):
+    """How many steps lie between two checkpoints, and which checkpoints are kept on storage."""
+
     since = frozenset({"keepBest"})
 
     every: int = Field(

@@ -1,4 +1,4 @@
-"""What replicas and islands send each other."""
+"""The fields of `training.communication`: what replicas and islands send each other."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from pydantic import Field, model_validator
 from trainmaster.contract.config.config_model import STEPS, Grown, Strict
 
 BUCKET_MIB = 25
-"""DistributedDataParallel's: large enough to use the network well, small enough to begin early."""
+"""Default size of a gradient bucket in MiB, as in DistributedDataParallel: large enough to use the network well, and
+small enough that the first bucket is sent early in the backward pass."""
 
 
 class CompressionConfig(Strict):
-    """What replicas send of gradients instead of all, once per step. What PowerSGD (Vogels et al., arXiv 1905.13727)
-    and TopK (Aji and Heafield, arXiv 1704.05021) leave out is added to the next step's (1901.09847).
+    """How replicas compress the gradients that they send once per step.
+
+    PowerSGD is by Vogels et al. (arXiv 1905.13727), TopK by Aji and Heafield (1704.05021). Both add what they leave out
+    in one step to the gradients of the next step (Karimireddy et al., 1901.09847).
     """
 
     method: Literal["fp16", "bf16", "PowerSGD", "TopK"] = Field(
@@ -47,27 +50,34 @@ class CompressionConfig(Strict):
     def _options_have_a_method(self) -> CompressionConfig:
         for option, method in (("rank", "PowerSGD"), ("share", "TopK")):
             if getattr(self, option) is not None and self.method != method:
-                raise ValueError(f"{option} is of method {method}, but method is {self.method}; leave it out")
+                raise ValueError(f"{option} is an option of {method}, but method is {self.method}; leave it out")
         if self.warmupSteps and not self.keeps_error:
-            raise ValueError(f"warmupSteps is of methods PowerSGD and TopK, but method is {self.method}; leave it out")
+            raise ValueError(
+                f"warmupSteps is an option of PowerSGD and TopK, but method is {self.method}; leave it out"
+            )
         return self
 
     @property
     def rank_or_default(self) -> int:
+        """Return the number of columns of PowerSGD's factors, 8 if `rank` is not set."""
         return self.rank or 8
 
     @property
     def share_or_default(self) -> float:
+        """Return the share of elements that TopK sends, 0.1 if `share` is not set."""
         return self.share or 0.1
 
     @property
     def keeps_error(self) -> bool:
+        """Return True if the method adds what it left out to the next step's gradients."""
         return self.method in ("PowerSGD", "TopK")
 
 
 class OuterConfig(Strict):
-    """What islands do with how far they have come. lr 1 and momentum 0 is local SGD (Stich, arXiv 1805.09767): they
-    take the mean. The defaults are DiLoCo's (2311.08105).
+    """How islands combine their parameters: the outer optimizer, and how often it runs.
+
+    With lr 1 and momentum 0 it is local SGD (Stich, arXiv 1805.09767): the islands take the mean of their parameters.
+    The defaults are those of DiLoCo (Douillard et al., 2311.08105).
     """
 
     every: int = Field(
@@ -101,14 +111,14 @@ class OuterConfig(Strict):
     def _fragments_have_turns(self) -> OuterConfig:
         if self.fragments > self.every:
             raise ValueError(
-                f"fragments {self.fragments} can't all have a turn within every {self.every} steps; at most "
-                f"{self.every} would do"
+                f"fragments {self.fragments} is more than every {self.every}, and each needs a step of its own; "
+                f"use at most {self.every}"
             )
         return self
 
 
 class CommunicationConfig(Grown):
-    """How gradients are summed over replicas (axis dpReplicate), and what islands (axis island) exchange."""
+    """How replicas (axis dpReplicate) sum their gradients, and what islands (axis island) exchange."""
 
     since = frozenset({"outer"})
 

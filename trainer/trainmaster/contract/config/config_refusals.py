@@ -1,4 +1,4 @@
-"""Refusals of combinations: the sentence for a person, or None. The config asks for them, and so do other modules."""
+"""Combinations of fields that are refused. Each function returns a sentence for a person, or None."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from trainmaster.contract.config.parallelism_config import ParallelismConfig
 
 
 def precision_refusal(precision: str, recompute: str) -> str | None:
-    """Why blocks can't compute in this precision with these techniques."""
+    """Return why blocks cannot compute in this precision with this recomputation, or None."""
     if precision == "fp8" and recompute == "Reversible":
         return (
-            "precision fp8 rounds a block's halves as they are computed forwards, and recompute Reversible has to "
-            "find the same bits backwards; bf16 would do, or recompute Full"
+            "precision fp8 rounds values in the forward pass, and recompute Reversible has to compute exactly the same "
+            "values in the backward pass; use precision bf16, or recompute Full"
         )
     return None
 
 
 def compile_refusal(parallelism: ParallelismConfig, recompute: str) -> str | None:
-    """Why blocks can't be compiled with this parallelism."""
+    """Return why blocks cannot be compiled with this parallelism and this recomputation, or None."""
     for axis in ("tp", "cp", "ep"):
         degree = getattr(parallelism, axis) or 1
         if degree > 1:
             return (
-                f"compile is of blocks that compute alone, and with parallelism.{axis} {degree} they talk to other "
-                f"ranks; {axis} 1 would do, or compile left out"
+                f"compile works on blocks that do not communicate, and with parallelism.{axis} {degree} they exchange "
+                f"data with other ranks; use {axis} 1, or leave compile out"
             )
     schedule = parallelism.pipeline.schedule if parallelism.pipeline is not None else ""
     if schedule in ("InterleavedZeroBubble", "ZBV", "DualPipeV"):
         return (
-            f"compile leaves a block's backward pass in one piece, and parallelism.pipeline.schedule {schedule} "
-            f"cuts it in two; 1F1B, Interleaved1F1B or GPipe would do, or compile left out"
+            f"compile keeps a block's backward pass in one piece, and parallelism.pipeline.schedule {schedule} "
+            f"cuts it in two; use 1F1B, Interleaved1F1B or GPipe, or leave compile out"
         )
     if recompute == "Reversible":
-        return "compile can't see into blocks that recompute Reversible runs backwards; one of them has to be left out"
+        return "compile cannot trace blocks whose inputs recompute Reversible computes again; leave one of them out"
     return None
 
 
 def best_refusal(checkpoint: CheckpointConfig, evaluation: EvaluationConfig | None) -> str | None:
-    """Why the best checkpoint can't be kept; before the colon stands the field."""
+    """Return why the best checkpoint cannot be kept, or None. The text before the colon is the field's path."""
     if not checkpoint.keepBest or evaluation is not None:
         return None
     return "checkpoint.keepBest: the best checkpoint is known by its evaluation loss; training.evaluation is missing"

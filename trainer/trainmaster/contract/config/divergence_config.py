@@ -1,4 +1,4 @@
-"""When training counts as having gone wrong."""
+"""The fields of `training.divergence`: when a step counts as diverged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainmaster.contract.config.config_model import Grown
 
 
 class DivergenceConfig(Grown):
-    """When training has gone wrong though every rank is well. A loss that is not finite always counts."""
+    """When a step counts as diverged although no rank has failed. A loss that is not finite always does."""
 
     since = frozenset({"normSpikeFactor"})
 
@@ -30,6 +30,6 @@ class DivergenceConfig(Grown):
         100,
         ge=4,
         le=1000,
-        description="Number of earlier steps that a step is compared with. Before there are so many steps, none has "
-        "diverged. It is refused if neither spikeFactor nor normSpikeFactor is set. Default: 100.",
+        description="Number of earlier steps that a step is compared with. No step is compared until this many steps "
+        "are completed. It is refused if neither spikeFactor nor normSpikeFactor is set. Default: 100.",
     )

@@ -1,4 +1,4 @@
-"""Divisors and multiples of numbers, for what is dealt out to ranks and for sentences about it."""
+"""Divisors and multiples of whole numbers, for what is divided among ranks and for sentences about it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import math
 
 
 def divisors(number: int) -> list[int]:
-    """All of them, ascending."""
+    """Return all divisors of `number` in ascending order."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
     return sorted({n for low in small for n in (low, number // low)})
 
 
 def multiples_near(number: int, of: int) -> str:
-    """The multiples of `of` next to `number`, which isn't one: the end of a sentence about what would divide."""
+    """Return a clause that names the multiples of `of` next below and above `number`, as the end of a sentence.
+
+    `number` is not a multiple of `of`. For example, (10, 4) gives "8 and 12 would", and (3, 4) gives "4 would be the
+    smallest".
+    """
     below = number // of * of
     return f"{below} and {below + of} would" if below else f"{of} would be the smallest"

@@ -1,4 +1,4 @@
-"""Evaluations, and when one of them ends a run."""
+"""The fields of `training.evaluation`: the evaluations, and when one of them ends a run early."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainmaster.contract.config.model_config import DataConfig
 
 
 class EarlyStopConfig(Strict):
-    """When a run has learned what it can."""
+    """When a run ends before its last step because the evaluation loss no longer improves."""
 
     patience: int = Field(
         ge=1,
@@ -26,7 +26,7 @@ class EarlyStopConfig(Strict):
 
 
 class EvaluationConfig(Strict):
-    """The loss on data that isn't trained on."""
+    """How often, and on which data, the loss is computed without training on it."""
 
     every: int = Field(
         ge=1, le=STEPS, description="Number of steps between two evaluations. The last step is always evaluated."

@@ -1,4 +1,4 @@
-"""Loggers beside metrics.jsonl."""
+"""The fields of `training.loggers`: additional metric loggers. metrics.jsonl is always written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from trainmaster.contract.config.config_model import Grown, Strict
 
 
 class TensorBoardConfig(Strict):
+    """Where event files for TensorBoard are written."""
+
     directory: str | None = Field(
         None,
         min_length=1,
@@ -17,6 +19,8 @@ class TensorBoardConfig(Strict):
 
 
 class MlflowConfig(Strict):
+    """Which MLflow server, experiment and run get the metrics."""
+
     trackingUri: str | None = Field(
         None,
         min_length=1,
@@ -37,7 +41,7 @@ class MlflowConfig(Strict):
 
 
 class LoggersConfig(Grown):
-    """Where the numbers of steps and evaluations go beside metrics.jsonl."""
+    """Additional metric loggers for the numbers of steps and evaluations. Default: none."""
 
     since = frozenset({"mlflow"})
 

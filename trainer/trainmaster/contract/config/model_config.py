@@ -1,4 +1,4 @@
-"""The model and the data."""
+"""The fields of `training.model` and `training.data`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from trainmaster.contract.config.config_model import Name, Strict
 
 
 class ModelConfig(Strict):
+    """Which model is trained, with its options."""
+
     name: Name = Field(
         "gpt",
         description="The model: the name of a built-in model (gpt, llama, moe, bert or cnn), or module:function of "
@@ -26,6 +28,8 @@ class ModelConfig(Strict):
 
 
 class DataConfig(Strict):
+    """Which data is read, how, and from where."""
+
     source: Name = Field(
         "text",
         description="The kind of data: the name of a built-in source, for example text for a folder of text files "

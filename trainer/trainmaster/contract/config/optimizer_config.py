@@ -1,4 +1,4 @@
-"""The optimizer and its learning rate."""
+"""The fields of `training.optimizer`: the optimizer and the schedule of its learning rate."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from trainmaster.contract.config.config_model import STEPS, Decay, Strict
 
 
 class OptimizerConfig(Strict):
-    """Muon: Jordan et al. (2024), with the scale of Liu et al. (arXiv 2502.16982), so that lr and weightDecay are those
-    of adamw, which it leaves embedding, head and vectors to.
+    """The optimizer, its learning rate and the clipping of gradients.
+
+    Muon is by Jordan et al. (2024), with the scale of Liu et al. (arXiv 2502.16982), so that lr and weightDecay have
+    the same values as for adamw. Embeddings, the output layer and vectors are trained by AdamW with name muon, too.
     """
 
     name: Literal["adamw", "sgd", "muon"] = Field(
@@ -81,11 +83,12 @@ class OptimizerConfig(Strict):
 
     @property
     def momentum_or_default(self) -> float:
+        """Return `momentum`, or the default of the optimizer if it is not set: 0.95 for muon, else 0.9."""
         if self.momentum is not None:
             return self.momentum
         return 0.95 if self.name == "muon" else 0.9
 
     @model_serializer(mode="wrap")
     def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """With a number for `momentum`: trainers of images that knew a default of 0.9 would refuse null."""
+        """Return the fields with a number for `momentum`: trainers that knew a default of 0.9 would refuse null."""
         return {**serialize(self), "momentum": self.momentum_or_default}

@@ -1,4 +1,4 @@
-"""The axes of the mesh, and how each of them works."""
+"""The fields of `training.parallelism`: the degree of each axis of the mesh, and how each axis works."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from trainmaster.contract.config.config_model import RANKS, Grown, Strict
 from trainmaster.contract.config.division import divisors, multiples_near
 
 AXES = ("island", "pp", "dpReplicate", "dpShard", "cp", "tp")
-"""Of the mesh, outermost first: the inner axes get neighbouring ranks."""
+"""The axes of the mesh, outermost first: the inner axes get neighbouring ranks."""
 
 
 class PipelineConfig(Strict):
-    """How the stages of axis pp work. GPipe: Huang et al. (arXiv 1811.06965); 1F1B and its interleaved form: Narayanan
-    et al. (2104.04473); zero bubble: Qi et al. (2401.10241); DualPipeV: DeepSeek-V3 (2412.19437), cut in half.
+    """Settings of pipeline parallelism, axis pp.
+
+    GPipe: Huang et al. (arXiv 1811.06965). 1F1B and Interleaved1F1B: Narayanan et al. (2104.04473).
+    InterleavedZeroBubble and ZBV: Qi et al. (2401.10241). DualPipeV: half of the DualPipe of DeepSeek-V3 (2412.19437).
     """
 
     schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBV", "DualPipeV"] = Field(
@@ -43,13 +45,15 @@ class PipelineConfig(Strict):
     def _stages_suit(self) -> PipelineConfig:
         known = {"GPipe": 1, "1F1B": 1, "ZBV": 2, "DualPipeV": 2}.get(self.schedule)
         if known and self.stagesPerRank not in (None, known):
-            raise ValueError(f"stagesPerRank {self.stagesPerRank}: schedule {self.schedule} has {known}; leave it out")
+            raise ValueError(
+                f"stagesPerRank {self.stagesPerRank}: schedule {self.schedule} always has {known}; leave it out"
+            )
         if not known and self.stagesPerRank == 1:
-            raise ValueError(f"stagesPerRank 1 leaves {self.schedule} nothing to interleave; it must be at least 2")
+            raise ValueError(f"stagesPerRank 1: schedule {self.schedule} interleaves at least 2 stages on each rank")
         return self
 
     def refusal(self, degree: int, micro_batches: int) -> str | None:
-        """Why `degree` ranks can't work on so many micro-batches in a step."""
+        """Return why a pipeline of `degree` ranks cannot run with `micro_batches` micro-batches per step, or None."""
         least = degree * self.stages_per_rank if self.schedule != "GPipe" else 1
         if micro_batches < least:
             return f"parallelism.pipeline: {self.schedule} over pp {degree} needs at least {least} micro-batches"
@@ -59,13 +63,14 @@ class PipelineConfig(Strict):
 
     @property
     def stages_per_rank(self) -> int:
+        """Return the number of stages on each rank."""
         if self.schedule in ("GPipe", "1F1B"):
             return 1
         return self.stagesPerRank or 2
 
 
 class TensorConfig(Strict):
-    """How matrices are split over axis tp (Shoeybi et al., arXiv 1909.08053)."""
+    """Settings of tensor parallelism, axis tp, which splits matrices (Shoeybi et al., arXiv 1909.08053)."""
 
     sequence: bool = Field(
         True,
@@ -80,7 +85,8 @@ class TensorConfig(Strict):
 
 
 class ContextConfig(Strict):
-    """How sequences are split over axis cp. Ulysses: Jacobs et al. (arXiv 2309.14509)."""
+    """Settings of context parallelism, axis cp, which splits sequences. Ulysses is by Jacobs et al. (arXiv
+    2309.14509)."""
 
     method: Literal["AllGather", "Ulysses"] = Field(
         "AllGather",
@@ -96,7 +102,7 @@ class ContextConfig(Strict):
 
 
 class ShardingConfig(Strict):
-    """What axis dpShard spares (ZeRO: Rajbhandari et al., arXiv 1910.02054)."""
+    """Settings of sharded data parallelism, axis dpShard (ZeRO: Rajbhandari et al., arXiv 1910.02054)."""
 
     stage: Literal[1, 2, 3] = Field(
         3,
@@ -113,10 +119,11 @@ class ShardingConfig(Strict):
 
 
 class ParallelismConfig(Grown):
-    """Degrees of the mesh axes. Their product is the world size.
+    """The degrees of the mesh axes, whose product is the world size, and the settings of each axis.
 
-    island, pp, cp and tp are 1 if left out; of dpReplicate and dpShard one may be left out (derived), or both: then
-    ranks that these leave are replicas.
+    A degree of island, pp, cp, tp or ep that is not set is 1. If one of dpReplicate and dpShard is not set, it is the
+    number of ranks divided by the product of all other degrees. If neither is set, dpShard is 1 and dpReplicate is
+    derived.
     """
 
     since = frozenset({"island", "pp", "cp", "tp", "ep", "pipeline", "tensor", "context", "sharding"})
@@ -191,13 +198,16 @@ class ParallelismConfig(Grown):
     def _options_have_an_axis(self) -> ParallelismConfig:
         for options, axis in (("pipeline", "pp"), ("tensor", "tp"), ("context", "cp")):
             if getattr(self, options) is not None and getattr(self, axis) is None:
-                raise ValueError(f"{options} says how axis {axis} works, but {axis} isn't given")
+                raise ValueError(
+                    f"{options} configures axis {axis}, but {axis} isn't set; set it, or leave {options} out"
+                )
         return self
 
     def resolve(self, world_size: int) -> dict[str, int]:
-        """The degree of each axis for a world size; island, pp, cp, tp and ep only where they are above 1.
+        """Return the degree of each axis in a world of `world_size` ranks.
 
-        Raises ValueError in words.
+        dpReplicate and dpShard are always in the result; island, pp, cp, tp and ep only if they are above 1. Raises
+        ValueError, with a sentence for a person, if the degrees do not fit the number of ranks.
         """
         if world_size < 1:
             raise ValueError(f"a world has at least one rank, not {world_size}")
@@ -208,7 +218,7 @@ class ParallelismConfig(Grown):
             shards = found["dpShard"] * found.get("cp", 1)
             if shards % self.ep:
                 raise ValueError(
-                    f"ep {self.ep} doesn't divide dpShard x cp = {shards} ranks, which experts are dealt out to; "
+                    f"ep {self.ep} doesn't divide dpShard x cp = {shards}, the number of ranks that share the experts; "
                     f"{', '.join(map(str, divisors(shards)))} would"
                 )
             degrees["ep"] = self.ep
@@ -216,17 +226,22 @@ class ParallelismConfig(Grown):
 
     @property
     def inner(self) -> dict[str, int]:
-        """The degrees above 1 of axes along which ranks work on the same samples."""
+        """Return the degrees above 1 of the axes whose ranks work on the same samples: pp, cp and tp."""
         return {axis: n for axis in ("pp", "cp", "tp") if (n := getattr(self, axis) or 1) > 1}
 
     def data_ranks(self, world_size: int) -> int:
-        """How many different shares a batch has. Raises ValueError in words."""
+        """Return the number of parts that a batch is divided into: island x dpReplicate x dpShard.
+
+        Raises ValueError, with a sentence for a person, if the degrees do not fit the number of ranks.
+        """
         degrees = self.resolve(world_size)
         return degrees.get("island", 1) * degrees["dpReplicate"] * degrees["dpShard"]
 
     def _all_degrees(self, world_size: int) -> dict[str, int]:
-        """The degree of each axis but ep, in any order. Raises ValueError that says what the given degrees make, and
-        how many ranks there are."""
+        """Return the degree of each axis except ep, in any order.
+
+        Raises ValueError with a sentence that names the given degrees, their product and the number of ranks.
+        """
         outer = {"island": self.island} if self.island and self.island > 1 else {}
         data = {axis: n for axis in ("dpReplicate", "dpShard") if (n := getattr(self, axis)) is not None}
         given = {**outer, **self.inner, **data}
@@ -237,9 +252,9 @@ class ParallelismConfig(Grown):
         if (len(data) == 2 and product != world_size) or (data and equals and product > world_size):
             raise ValueError(f"{names}{equals} ranks, but the job has {world_size}")
         if rest or not left:
-            (missing,) = {"dpReplicate", "dpShard"} - {*data} if data else {""}
-            end = f", so {missing} can't be derived" if missing else f"; {multiples_near(world_size, product)}"
-            ranks = f"{world_size} rank" if world_size == 1 else f"{world_size} ranks"
-            raise ValueError(f"{names}{equals} doesn't divide the job's {ranks}{end}")
+            raise ValueError(
+                f"{names}{equals}, but the job's number of ranks, {world_size}, doesn't divide by {product}; "
+                f"{multiples_near(world_size, product)}"
+            )
         derived = {"dpReplicate": left, "dpShard": 1} if "dpReplicate" not in data else {"dpShard": left}
         return {**derived, **given}

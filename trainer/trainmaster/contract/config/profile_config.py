@@ -1,4 +1,4 @@
-"""Which steps are recorded for a profile."""
+"""The fields of `training.profile`: which steps are recorded for a profile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainmaster.contract.config.config_model import STEPS, Strict
 
 
 class ProfileConfig(Strict):
-    """Steps that every rank records, with one page made of them."""
+    """Which steps every rank records. One page is made of all recordings."""
 
     steps: tuple[Annotated[int, Field(ge=1, le=STEPS)], Annotated[int, Field(ge=1, le=STEPS)]] = Field(
         description="The first and the last step that are recorded. They are at most 100 steps, and the last one must "
@@ -21,5 +21,7 @@ class ProfileConfig(Strict):
     def _in_order(self) -> ProfileConfig:
         first, last = self.steps
         if not first <= last < first + 100:
-            raise ValueError(f"steps [{first}, {last}] aren't a first and a last step with at most 100 in all")
+            raise ValueError(
+                f"steps [{first}, {last}]: the first and the last of at most 100 steps are expected, in this order"
+            )
         return self

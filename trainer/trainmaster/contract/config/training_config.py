@@ -23,7 +23,7 @@ from trainmaster.contract.config.profile_config import ProfileConfig
 
 
 class TrainingSpec(Grown):
-    """What a run of our own trainer computes: `spec.training` of a job."""
+    """The fields of `spec.training` of a job: what Trainmaster's own trainer computes."""
 
     since = frozenset(
         {
@@ -123,8 +123,11 @@ class TrainingSpec(Grown):
     )
 
     def refusals(self) -> tuple[Callable[[], str | None], ...]:
-        """Return the rules across fields. Each returns the first breach that it finds in a sentence, or None; before a
-        colon stands the field that a person would change, if it is one field."""
+        """Return the rules that concern several fields.
+
+        Each rule returns a sentence that describes the first breach it finds, or None. If one field is to be changed,
+        the sentence begins with its path and a colon.
+        """
         return (
             self.warm_up_refusal,
             self.profile_refusal,
@@ -144,116 +147,118 @@ class TrainingSpec(Grown):
         return self
 
     def warm_up_refusal(self) -> str | None:
-        """Why the learning rate can't warm up for so many steps."""
+        """Return why the learning rate cannot warm up for `optimizer.warmupSteps` steps, or None."""
         if self.optimizer.warmupSteps < self.steps:
             return None
-        return f"optimizer.warmupSteps: less than the {self.steps} steps is expected, not {self.optimizer.warmupSteps}"
+        return f"optimizer.warmupSteps: less than steps ({self.steps}) is expected, not {self.optimizer.warmupSteps}"
 
     def profile_refusal(self) -> str | None:
-        """Why these steps can't be recorded."""
+        """Return why the steps of `profile.steps` cannot be recorded, or None."""
         if self.profile is None or self.profile.steps[1] <= self.steps:
             return None
-        return f"profile.steps: they end at {self.profile.steps[1]}, and the run has {self.steps} steps"
+        return f"profile.steps: the last one is {self.profile.steps[1]}, but the run has only {self.steps} steps"
 
     def precision_refusal(self) -> str | None:
-        """Why blocks can't compute in this precision with these techniques."""
+        """Return why blocks cannot compute in this precision with this recomputation, or None."""
         return precision_refusal(self.precision, self.recompute)
 
     def muon_refusal(self) -> str | None:
-        """Why muon can't work with this parallelism."""
+        """Return why muon cannot work with this parallelism, or None."""
         sharding = self.parallelism.sharding
         if self.optimizer.name == "muon" and sharding is not None and sharding.offload:
             return (
-                "optimizer.name muon computes with whole matrices on the device, and parallelism.sharding.offload "
-                "keeps their shards in host memory; adamw would do, or offload left out"
+                "optimizer.name muon needs whole matrices on the device, and parallelism.sharding.offload keeps their "
+                "shards in host memory; use adamw, or leave offload out"
             )
         return None
 
     def compile_refusal(self) -> str | None:
-        """Why blocks can't be compiled with this parallelism."""
+        """Return why blocks cannot be compiled with this parallelism, or None."""
         return compile_refusal(self.parallelism, self.recompute) if self.compile else None
 
     @property
     def outer(self) -> OuterConfig | None:
-        """Of islands; None if there is but one."""
+        """Return the settings of the exchange between islands, or None if there is only one island."""
         if (self.parallelism.island or 1) == 1:
             return None
         return (self.communication.outer if self.communication is not None else None) or OuterConfig()
 
     def noise_refusal(self) -> str | None:
-        """Why the gradient noise scale can't be told with this parallelism."""
+        """Return why the gradient noise scale cannot be estimated with this parallelism, or None."""
         sharding = self.parallelism.sharding
         if self.batch.noiseScale is None:
             return None
         if (self.parallelism.pp or 1) > 1:
-            return "batch.noiseScale: a pipeline never has the gradients of one micro-batch alone; pp 1 would do"
+            return "batch.noiseScale: a pipeline never has the gradients of one micro-batch alone; use pp 1"
         if sharding is not None and sharding.stage < 3:
             return (
-                f"batch.noiseScale: with parallelism.sharding.stage {sharding.stage} gradients are out of sight until "
-                f"the last micro-batch; 3 would do"
+                f"batch.noiseScale: with parallelism.sharding.stage {sharding.stage} the gradients can't be read "
+                f"before the last micro-batch; use stage 3"
             )
         if sharding is not None and sharding.offload:
             return (
                 "batch.noiseScale: with parallelism.sharding.offload the gradients of one micro-batch are still on "
-                "their way to host memory when the next one begins; one of them has to be left out"
+                "their way to host memory when the next one begins; leave one of them out"
             )
         if self.outer is not None:
-            return "batch.noiseScale is of one batch that all ranks share; islands have one each"
+            return "batch.noiseScale needs one batch that all ranks share, and each island has its own; leave it out"
         return None
 
     def island_refusal(self) -> str | None:
-        """Why there can't be islands as the config has them."""
+        """Return why the rest of the config does not allow islands, or None."""
         communication, sharding = self.communication, self.parallelism.sharding
         if self.outer is None:
             if communication is not None and communication.outer is not None:
-                return "communication.outer says what islands exchange; parallelism.island, 2 or more, would make some"
+                return "communication.outer configures islands, and there are none; set parallelism.island to 2 or more"
             return None
         if communication is not None and communication.compression is not None:
             return (
-                "communication.compression is of gradients, which islands don't exchange; communication.outer.send "
-                "bf16 halves what they do"
+                "communication.compression compresses gradients, and islands exchange parameters instead; use "
+                "communication.outer.send bf16 to halve what they send"
             )
         if self.precision == "fp16":
-            return "parallelism.island: islands have no loss scale in common, as fp16 needs; bf16 or fp32 would do"
+            return "parallelism.island: fp16 needs one loss scale, and each island would have its own; use bf16 or fp32"
         if sharding is not None and sharding.offload:
             return (
-                "parallelism.island: parameters are exchanged where ranks compute, and parallelism.sharding.offload "
-                "keeps them elsewhere; one of them has to be left out"
+                "parallelism.island: islands exchange parameters on the device, and parallelism.sharding.offload keeps "
+                "them in host memory; leave one of them out"
             )
         return None
 
     def compression_refusal(self) -> str | None:
-        """Why gradients can't be compressed with this parallelism and precision."""
+        """Return why gradients cannot be compressed with this parallelism and precision, or None."""
         compression = self.communication.compression if self.communication is not None else None
         if compression is None:
             return None
         where = "communication.compression"
         if self.parallelism.dpReplicate == 1:
             return (
-                f"{where} is of gradients that replicas sum, and parallelism.dpReplicate 1 leaves none; "
-                f"2 or more would, or compression left out"
+                f"{where} compresses gradients that replicas send, and with parallelism.dpReplicate 1 there are no "
+                f"replicas; set it to 2 or more, or leave compression out"
             )
         if self.parallelism.sharding is not None and self.parallelism.sharding.offload:
             return (
-                f"{where} works where ranks compute, and parallelism.sharding.offload takes gradients away from there; "
-                f"one of them has to be left out"
+                f"{where} works on the device, and parallelism.sharding.offload moves gradients to host memory; leave "
+                f"one of them out"
             )
         if compression.keeps_error and self.precision == "fp16":
             return (
-                f"{where}.method {compression.method} keeps what it doesn't send, which steps that overflow in "
-                f"precision fp16 would spoil; precision bf16 or fp32 would do, or method fp16 or bf16"
+                f"{where}.method {compression.method} adds what it doesn't send to the next step, and a step that "
+                f"overflows in precision fp16 would spoil it; use precision bf16 or fp32, or method fp16 or bf16"
             )
         return None
 
     def accumulation(self, world_size: int, divisor: int = 1) -> tuple[int, int]:
-        """(micro batch, accumulation) of each rank: global = micro x accumulation x data-parallel ranks.
+        """Return (micro, accumulation) of each rank: global = micro x accumulation x data-parallel ranks.
 
-        Raises ValueError in words.
+        `divisor` makes micro smaller, as in `BatchConfig.accumulation`. Raises ValueError, with a sentence for a
+        person, if the numbers do not divide.
         """
         return share_of_each_rank(self.parallelism, self.batch, world_size, divisor)
 
     def at(self, world_size: int) -> Self:
-        """The config of a world of this size: its batch, and the learning rate that suits it."""
+        """Return the config of a world of `world_size` ranks: `batch.scaling` is applied to batch.global and
+        optimizer.lr."""
         if self.batch.scaling is None:
             return self
         rate = self.optimizer.lr * self.batch.scaling.factor(world_size)
@@ -262,23 +267,27 @@ class TrainingSpec(Grown):
 
 
 class TrainingConfig(TrainingSpec):
-    """The config text that every rank reads: what to compute, and when to save it."""
+    """The config that every rank reads: what to compute, and when to save it."""
 
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
 
     def refusals(self) -> tuple[Callable[[], str | None], ...]:
-        """Return the rules of what is computed, and that of the best checkpoint."""
+        """Return the rules of `TrainingSpec` and the rule of `checkpoint.keepBest`."""
         return (*super().refusals(), self.best_refusal)
 
     def best_refusal(self) -> str | None:
-        """Why the best checkpoint can't be kept."""
+        """Return why the best checkpoint cannot be kept, or None."""
         return best_refusal(self.checkpoint, self.evaluation)
 
 
 def share_of_each_rank(
     parallelism: ParallelismConfig, batch: BatchConfig, world_size: int, divisor: int = 1
 ) -> tuple[int, int]:
-    """(micro batch, accumulation) in a world of this size. Raises ValueError in words when it can't be one."""
+    """Return (micro, accumulation) of each rank in a world of `world_size` ranks.
+
+    With a pipeline and without batch.micro, the number of micro-batches is the smallest one that is at least twice the
+    number of stages, if there is one. Raises ValueError, with a sentence for a person, if the numbers do not divide.
+    """
     ranks = parallelism.data_ranks(world_size)
     batch = batch.at(world_size)
     pipeline, stages = parallelism.pipeline or PipelineConfig(), parallelism.pp or 1

@@ -1,7 +1,7 @@
-"""The channel between a rank and its agent: a SOCK_SEQPACKET pair, one JSON object a packet.
+"""The channel between a rank and its agent: a SOCK_SEQPACKET socket pair, with one JSON object in each packet.
 
-A packet may carry file descriptors (SCM_RIGHTS). Packets are small: anything large lies in a memory file
-whose descriptor travels instead.
+A packet may carry file descriptors (SCM_RIGHTS). Packets are small: larger data lies in a memory file, whose descriptor
+is sent.
 """
 
 from __future__ import annotations
@@ -38,32 +38,38 @@ UPLOADED = "uploaded"  # {step, error}: an upload of this rank ended; error null
 
 
 class Channel:
-    """One end. Sending never blocks the caller for long: a full socket drops events, never STAGED or FAILED."""
+    """One end of the channel between a rank and its agent."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
+        """Return the two ends of a new channel."""
         a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(a), cls(b)
 
     @classmethod
     def open(cls, fd: int) -> Channel:
+        """Return the end of a channel whose socket is the inherited file descriptor `fd`."""
         return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
+        """Return the file descriptor, for `select`."""
         return self.socket.fileno()
 
     def send(self, kind: str, fields: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Raises ValueError above 128 KiB and OSError when the other end is gone."""
+        """Send one message of a kind above, with file descriptors.
+
+        Raises ValueError if it is longer than LIMIT bytes (128 KiB), and OSError if the other end is closed.
+        """
         packet = json.dumps({"kind": kind, **fields}).encode()
         if len(packet) > LIMIT:
             raise ValueError(f"channel message {kind}: {len(packet)} bytes, at most {LIMIT} fit")
         socket.send_fds(self.socket, [packet], fds or [])
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message with its descriptors (close-on-exec); None at the end of the channel."""
+        """Return the next message and its file descriptors (close-on-exec), or None if the other end is closed."""
         packet, fds, _, _ = socket.recv_fds(self.socket, LIMIT, 8)
         if not packet:
             return None
@@ -73,4 +79,5 @@ class Channel:
         return message, fds
 
     def close(self) -> None:
+        """Close this end."""
         self.socket.close()

@@ -26,7 +26,8 @@ _RECEIPT = re.compile(r"receipt-(\d{5,})\.json")
 
 @dataclass(frozen=True)
 class Chunk:
-    """A block of a tensor: `shape` elements at `offset` of the whole, in bytes `start` to `end` of `file`."""
+    """A block of a tensor: its shape and its offset in the whole tensor, and the bytes [start, end) of `file` it lies
+    in."""
 
     file: str
     offset: list[int]
@@ -37,7 +38,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class TensorIndex:
-    """A tensor of the checkpoint: its whole shape, and the chunks that cover it. `dtype` as in safetensors."""
+    """A tensor of a checkpoint: its dtype (as in safetensors), its whole shape, and the chunks that cover it."""
 
     dtype: str
     shape: list[int]
@@ -46,6 +47,8 @@ class TensorIndex:
 
 @dataclass(frozen=True)
 class ShardFile:
+    """A file of a checkpoint, its size in bytes, and its checksum."""
+
     name: str
     size: int
     sha256: str = ""
@@ -54,7 +57,10 @@ class ShardFile:
 
 @dataclass(frozen=True)
 class Receipt:
-    """One rank's file is durable. `common` is what all ranks agree on; rank 0's goes into the manifest."""
+    """A statement that one rank's file is durable, with an index of what the file holds.
+
+    `common` is the part that is the same on all ranks; the manifest takes it from the receipt of rank 0.
+    """
 
     step: int
     round: int
@@ -62,14 +68,16 @@ class Receipt:
     world_size: int
     file: ShardFile
     tensors: dict[str, TensorIndex]
-    values: dict[str, Any] = field(default_factory=dict)  # what isn't a tensor, as tagged JSON
+    values: dict[str, Any] = field(default_factory=dict)  # state that isn't a tensor, as tagged JSON
     common: dict[str, Any] = field(default_factory=dict)  # {mesh, data, rng, batch, numbers, losses, model, …}
-    shard: str = ""  # of files in RAM: what of the model they hold; those with the same are replicas of each other
+    shard: str = ""  # of files in RAM: which part of the model; files with equal values are replicas
     protocol: int = PROTOCOL
 
 
 @dataclass(frozen=True)
 class Manifest:
+    """The index of a complete checkpoint: all receipts merged into one."""
+
     step: int
     round: int
     world_size: int
@@ -81,9 +89,9 @@ class Manifest:
     rng: dict[str, Any] = field(default_factory=dict)  # {kind: keyed, seed} or {kind: per-rank}
     config_sha256: str = ""
     batch: dict[str, int] = field(default_factory=dict)  # {global, micro, accumulation}
-    numbers: dict[str, Any] = field(default_factory=dict)  # of this step, for whoever hadn't written them down yet
-    losses: list[float] = field(default_factory=list)  # of the steps before, where a rule on divergence needs them
-    norms: list[float] = field(default_factory=list)  # the same of gradients
+    numbers: dict[str, Any] = field(default_factory=dict)  # metrics of this step, unless they were written before
+    losses: list[float] = field(default_factory=list)  # losses of the steps before, if a rule on divergence needs them
+    norms: list[float] = field(default_factory=list)  # norms of the gradients of the steps before, if a rule needs them
     model: dict[str, Any] = field(default_factory=dict)  # {name, options}, all of them; empty: a model of one's own
     optimizer: str = ""  # its name; "": one's own, or of a trainer that didn't tell
     scaler: dict[str, Any] = field(default_factory=dict)  # {scale, steps} of fp16's loss scale
@@ -96,7 +104,11 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Lineage:
-    """Round `round` of job `job` resumed from `resume`: a directory beside it, an absolute path, or null (new)."""
+    """A record of the checkpoint that round `round` of job `job` resumed from.
+
+    `resume` is the name of a checkpoint directory on the same storage, an absolute path, or null if the round began
+    without a checkpoint.
+    """
 
     round: int
     resume: str | None
@@ -105,34 +117,38 @@ class Lineage:
 
 
 def directory_name(step: int, round: int) -> str:
+    """Return the name of the directory of the checkpoint that `round` saved after `step`."""
     return f"step-{step}.r{round}"
 
 
 def parse_directory(name: str) -> tuple[int, int] | None:
-    """(step, round) of a checkpoint directory's name; None for any other name."""
+    """Return (step, round) from the name of a checkpoint directory, or None for any other name."""
     match = _DIRECTORY.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def shard_name(rank: int) -> str:
+    """Return the name of the file with the tensors of `rank`."""
     return f"rank-{rank:05d}.safetensors"
 
 
 def receipt_name(rank: int) -> str:
+    """Return the name of the receipt of `rank`."""
     return f"receipt-{rank:05d}.json"
 
 
 def parse_receipt(name: str) -> int | None:
-    """The rank of a receipt's file name; None for any other name."""
+    """Return the rank from the name of a receipt, or None for any other name."""
     match = _RECEIPT.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def lineage_path(round: int) -> str:
+    """Return the path of the lineage file of `round`, relative to the checkpoint storage."""
     return f"{LINEAGE}/round-{round}.json"
 
 
 def parse_lineage(name: str) -> int | None:
-    """The round of a lineage file's name; None for any other name."""
+    """Return the round from the name of a lineage file, or None for any other name."""
     match = _ROUND.fullmatch(name)
     return int(match[1]) if match else None

@@ -6,7 +6,7 @@ from enum import Enum, IntEnum
 
 
 class Cause(str, Enum):
-    """Why a rank, a pod or a job failed. The first cause counts, never the cascade behind it."""
+    """Why a rank, a pod or a job failed. The first failure decides; failures that follow from it do not count."""
 
     CRASH = "Crash"
     OUT_OF_MEMORY = "OutOfMemory"
@@ -29,7 +29,7 @@ class Cause(str, Enum):
 
 
 class Recurrence(str, Enum):
-    """Whether a program that is started again would fail in the same way, as far as its last words tell."""
+    """How likely it is that a program fails in the same way if it is started again, judged by its last output."""
 
     UNKNOWN = "Unknown"  # what failed lies, or may lie, outside of the program: memory, a device, a network, a file
     LIKELY = "Likely"  # an exception or an exit code of the program's own
@@ -37,9 +37,9 @@ class Recurrence(str, Enum):
 
 
 class ExitCode(IntEnum):
-    """Exit codes that the agent understands; a user's script may use those from 90 on too (docs/exit-codes.md).
+    """Exit codes that have a meaning for the agent (docs/exit-codes.md).
 
-    Everything else that is not 0 is a crash.
+    A user's script may use the codes from 90 on, too. Every other code that is not 0 is a crash.
     """
 
     OK = 0
@@ -64,4 +64,4 @@ EXIT_CODES: dict[int, Cause] = {
     ExitCode.HARDWARE_FAULT: Cause.HARDWARE_FAULT,
     ExitCode.NOT_SAVED: Cause.CHECKPOINT_FAILED,
 }
-"""Causes that an exit code alone tells. Code 2 counts only from our own loop: scripts use 2 for anything."""
+"""The cause that an exit code alone shows. Code 2 counts only from our own loop, because scripts use 2 for anything."""

@@ -39,10 +39,10 @@ _LOWER_HALF = 0xFFFFFFFF
 
 
 class DoubleBuffer:
-    """Maps a record of `fields` (a format of `struct`) in `memory`, which starts at a multiple of 8 bytes.
+    """A record in `memory`, whose address is a multiple of 8 bytes. `fields` is a format of `struct`.
 
-    The fields end in zeros up to the size of the memory. So fields can be added at the end: a reader that knows more
-    fields than the writer gets 0 for them, and one that knows fewer ignores the others.
+    Zeros follow the fields up to the size of the memory, so fields can be added at the end: a reader that knows more
+    fields than the writer gets 0 for them, and a reader that knows fewer fields ignores the others.
     """
 
     def __init__(self, memory: memoryview, fields: str) -> None:
@@ -83,7 +83,7 @@ class DoubleBuffer:
         return self._last[1]
 
     def release(self) -> None:
-        """Let go of the memory, so that it can be unmapped."""
+        """Release the memory, so that it can be unmapped."""
         for buffer in self._buffers:
             buffer.release()
 

@@ -1,4 +1,4 @@
-"""Names of the environment variables of agents and ranks. torchrun's own names stay torchrun's."""
+"""Names of the environment variables of agents and ranks. Variables that torchrun sets keep torchrun's names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRAMEWORK = "TRAINMASTER_FRAMEWORK"  # Trainmaster, PyTorch, TensorFlow, ...: se
 RANKS_PER_POD = "TRAINMASTER_RANKS_PER_POD"
 REVISION = "TRAINMASTER_REVISION"  # name of what the pods of one run are made from; unset: from nothing kept
 PROGRAM = "TRAINMASTER_PROGRAM"  # hash of the config, or of the commands: ranks of one round have the same
-COMMAND = "TRAINMASTER_COMMAND"  # JSON list: the user's command, for frameworks beside Trainmaster
+COMMAND = "TRAINMASTER_COMMAND"  # JSON list: the user's command, for frameworks other than Trainmaster
 RESTART_COMMAND = "TRAINMASTER_RESTART_COMMAND"  # JSON list: the command from the second round on; unset: the same
 PYTHON = "TRAINMASTER_PYTHON"  # the interpreter that `python` means in a command; unset: the agent's own
 TERMINATION_LOG = "TRAINMASTER_TERMINATION_LOG"
@@ -41,10 +41,10 @@ RAM_EVERY = "TRAINMASTER_RAM_EVERY"  # steps between saves to it; 0: only after 
 OUTPUT_DIR = "TRAINMASTER_OUTPUT_DIR"  # metrics.jsonl goes there
 DIGESTS = "TRAINMASTER_DIGESTS"  # "1": ranks write what their states are after each step to OUTPUT_DIR/digests
 FAULTS = "TRAINMASTER_FAULTS"  # JSON list of faults to inject
-FAULT_SOCKET = "TRAINMASTER_FAULT_SOCKET"  # unix socket of whoever kills pods and operators for us
-FAULT_DIR = "TRAINMASTER_FAULT_DIR"  # set by the agent: its folder of faults on purpose, see `fault_protocol`
+FAULT_SOCKET = "TRAINMASTER_FAULT_SOCKET"  # unix socket of the process that kills pods and operators for tests
+FAULT_DIR = "TRAINMASTER_FAULT_DIR"  # set by the agent: its folder of injected faults, see `fault_protocol`
 
-# Given to a rank by its agent, beside RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest of torchrun's.
+# Given to a rank by its agent, in addition to RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest of torchrun's.
 CPUS = "TRAINMASTER_CPUS"  # the kernel's numbers, as in 0,1,8,9, of those that it is pinned to; unset: it isn't
 POD_RANK = "TRAINMASTER_POD_RANK"  # which of the RANKS_PER_POD ranks of its pod this is, from 0
 ROUND = "TRAINMASTER_ROUND"
@@ -55,8 +55,6 @@ RESUME = "TRAINMASTER_RESUME"
 FIRST_STEP_AT = "TRAINMASTER_FIRST_STEP_AT"  # seconds since 1970 of the job's first step; unset: none, or not known
 MESH = "TRAINMASTER_MESH"  # JSON object
 PEER_ADDRESS = "TRAINMASTER_PEER_ADDRESS"  # host:port at which this rank's agent answers peers
-PEER_SECRET = "TRAINMASTER_PEER_SECRET"  # of this round: what peers show each other
-MICRO_DIVISOR = "TRAINMASTER_MICRO_DIVISOR"  # the micro-batch is so many times smaller than the config says
+PEER_SECRET = "TRAINMASTER_PEER_SECRET"  # the secret by which peers of this round authenticate
+MICRO_DIVISOR = "TRAINMASTER_MICRO_DIVISOR"  # how many times smaller than in the config the micro-batch is
 SKIPPED = "TRAINMASTER_SKIPPED"  # JSON list of [first, end): positions of the data's order to leave out
-PEER_ADDRESS = "TRAINMASTER_PEER_ADDRESS"  # host:port at which this rank's agent answers peers
-PEER_SECRET = "TRAINMASTER_PEER_SECRET"  # of this round: what peers show each other

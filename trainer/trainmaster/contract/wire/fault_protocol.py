@@ -1,8 +1,8 @@
-"""What an agent and its ranks share about faults on purpose: a folder of the agent's, and questions over a socket.
+"""What an agent and its ranks share about injected faults: a folder of the agent, and questions over a socket.
 
 faults.sock     {"fire": id, "rank", "step", "pod"} -> {"go": bool}; {"do": {fault}} -> {"done"} or {"refused"}
-armed.json      faults that the pod's ranks look for at each step; there only while there are any
-disk-full       there while the disk counts as full
+armed.json      faults that the pod's ranks look for at each step; it exists only while there are any
+disk-full       exists while the disk counts as full
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ DISK_FULL = "disk-full"
 
 
 def folder(pod_uid: str) -> Path:
-    """Of the agent of this pod, for whoever runs in the pod."""
+    """Return the folder in which the agent of the pod `pod_uid` keeps the files above."""
     return Path(tempfile.gettempdir(), f"trainmaster-{pod_uid}")
 
 
 def ask(path: str | os.PathLike[str], question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-    """One question; {} when the other side hangs up. Raises OSError."""
+    """Ask one question over the socket `path` and return the answer, {} if the other side closes the connection.
+
+    Raises OSError, also after `timeout_s` seconds without an answer.
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
         with short(path) as name:
@@ -38,7 +41,7 @@ def ask(path: str | os.PathLike[str], question: dict[str, Any], timeout_s: float
 
 
 class short:
-    """The path of a socket in as few characters as the kernel takes, however deep its folder lies."""
+    """A context that gives the path of a socket in a form that the kernel accepts, however deep its folder lies."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)

@@ -1,4 +1,5 @@
-"""The rules of the grant: what agents may do about a crash while no leader answers. The simulation has the same."""
+"""The rules of the grant: what agents may do after a crash while no leader answers. The simulator runs these rules,
+too."""
 
 from __future__ import annotations
 
@@ -7,27 +8,30 @@ import dataclasses
 from trainmaster.contract.wire.codes import Cause, ExitCode
 from trainmaster.contract.wire.messages import Assignment, Directive, DirectiveState, StoreAddress, Verdict
 
-SILENCE_S = 0.15  # of an operator that was asked; several times what its answers take, if that is more
+SILENCE_S = 0.15  # seconds without an answer; several times what answers take, if that is more
 AGAIN_S = 0.02  # between two tellings of the same word
 TRIES = 150
 
 
 def answered_by_restart(verdict: Verdict | None) -> bool:
-    """Only what a plain restart answers, and nothing that people have rules for."""
+    """Return True if a plain restart is the answer to this failure, and no rule of a user can apply to it."""
     if verdict is None or verdict.cascade or verdict.cause is not Cause.CRASH:
         return False
     return verdict.exit_code != ExitCode.DO_NOT_RESTART
 
 
 def goes_on(assignment: Assignment, directive: Directive | None) -> bool:
-    """Whether no leader has begun something else."""
+    """Return True if the newest directive lets the round of `assignment` go on: no leader has begun anything else."""
     if directive is None or directive.state is not DirectiveState.RUN or directive.stop_at is not None:
         return False
     return directive.round <= assignment.round
 
 
 def following(assignment: Assignment, store: StoreAddress) -> Assignment:
-    """The round that is opened without a leader: round numbers go on by one, so storage is fenced as ever."""
+    """Return the assignment of the round that is opened without a leader.
+
+    Its round number is one higher, as with a leader, so that storage refuses writes of the older round.
+    """
     return dataclasses.replace(
         assignment,
         round=assignment.round + 1,
@@ -38,7 +42,7 @@ def following(assignment: Assignment, store: StoreAddress) -> Assignment:
 
 
 def same_work(one: Assignment | None, other: Assignment) -> bool:
-    """Whether both make the same ranks. Whence they resume was decided when they began."""
+    """Return True if both assignments create the same ranks. Where the ranks resume is not compared."""
     return one is not None and _work(one) == _work(other)
 
 

@@ -1,6 +1,6 @@
-"""Dataclasses as JSON and back, for all that agents, operator and storage exchange.
+"""Conversion of dataclasses to JSON and back, for all that agents, the operator and storage exchange.
 
-`encode` drops nothing and `decode` ignores unknown keys, so that releases n and n-1 understand each other.
+`encode` writes all fields and `decode` ignores unknown keys, so that releases n and n-1 understand each other.
 """
 
 from __future__ import annotations
@@ -21,21 +21,27 @@ M = TypeVar("M")
 
 
 class WireError(ValueError):
-    """A message that can't be understood: says which field, and what it should be."""
+    """A message that cannot be decoded. Its text names the field that is wrong, and what is expected there."""
 
 
 def encode(message: Any) -> bytes:
-    """A message as JSON. NaN and infinity become strings, since they aren't JSON."""
+    """Return a message as JSON. NaN and infinity become strings, because JSON has no such numbers."""
     return json.dumps(_plain(message), separators=(",", ":"), allow_nan=False).encode()
 
 
 def altered(message: M, **changes: Any) -> M:
-    """As dataclasses.replace, in a third of the time: thousands of agents wait for theirs."""
+    """Return a copy with these fields changed, as `dataclasses.replace` does, in a third of its time.
+
+    The operator alters a directive for each of thousands of agents.
+    """
     return type(message)(**{**vars(message), **changes})
 
 
 def decode(cls: type[M], raw: bytes | str) -> M:
-    """The message in `raw`, whoever made it. Raises WireError with the path of what is wrong; ignores unknown keys."""
+    """Return the message of class `cls` that `raw` contains. Unknown keys are ignored.
+
+    The sender is not trusted. Raises WireError with the path of the first field that is wrong.
+    """
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -43,7 +49,7 @@ def decode(cls: type[M], raw: bytes | str) -> M:
     if isinstance(value, dict):
         protocol = value.get("protocol", PROTOCOL)
         if type(protocol) is not int or not PROTOCOL - 1 <= protocol <= PROTOCOL:
-            raise WireError(f"{cls.__name__}.protocol: {_shown(protocol)} is not spoken here, {PROTOCOL} is")
+            raise WireError(f"{cls.__name__}.protocol: {_shown(protocol)} is not supported, {PROTOCOL} is")
     try:
         return typing.cast(M, _reader(typing.cast(Any, cls))(value))
     except _Wrong as wrong:
@@ -73,7 +79,7 @@ _MOST_DEPTH = 16
 
 
 class _Wrong(Exception):
-    """A value of the wrong shape; `path` leads to it, from the inside out."""
+    """A value of the wrong type. `path` leads to it, with the innermost key first."""
 
     def __init__(self, words: str, *path: str) -> None:
         super().__init__(words)
@@ -85,7 +91,10 @@ Reader = Callable[[Any], Any]
 
 @functools.cache
 def _reader(kind: Any) -> Reader:
-    """What checks and converts a JSON value to `kind`. Built once per type: messages come by the thousand."""
+    """Return a function that checks and converts a JSON value to `kind`.
+
+    The function is built once for each type, because there are thousands of messages.
+    """
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         (some,) = [k for k in typing.get_args(kind) if k is not type(None)]
@@ -204,7 +213,7 @@ _SCALARS: dict[Any, Reader] = {float: _read_float, int: _read_int, bool: _read_b
 
 
 def _read_any(value: Any, depth: int = 0) -> Any:
-    """An open value: as deep as somebody needs it, not as deep as somebody can make it."""
+    """Return a value of any type, checked for a nesting depth that a sender could use to exhaust the stack."""
     if depth > _MOST_DEPTH:
         raise _Wrong(f"is nested more than {_MOST_DEPTH} times")
     if type(value) is dict:
@@ -220,7 +229,7 @@ def _fits(value: int) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Enough of it to be found again."""
+    """Return the beginning of a value, for an error message."""
     if type(value) in (dict, list):
         return "an object" if type(value) is dict else "a list"
     return f"{value!r:.80}" if type(value) is not int or _fits(value) else "one of more than 64 bits"

@@ -1,6 +1,7 @@
-"""Messages between an agent and the operator, as plain dataclasses; `message_codec` makes JSON of them.
+"""Messages between an agent and the operator, as plain dataclasses. `message_codec` converts them to JSON.
 
-All durations are seconds, all sizes bytes. Times never cross machines: only ages and durations do.
+All durations are in seconds and all sizes in bytes. No message contains a time of day: the clocks of two machines
+cannot be compared, so messages have ages and durations only.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from trainmaster.contract.wire.message_codec import PROTOCOL
 from trainmaster.contract.wire.pod_usage import Usage
 from trainmaster.contract.wire.training_times import Trained
 
-SESSION_HEADER = "Trainmaster-Session"  # of an answer: what to show next time instead of the token
+SESSION_HEADER = "Trainmaster-Session"  # in an answer: what the agent sends next time instead of its token
 
 
 class DirectiveState(str, Enum):
-    """What the operator wants of an agent."""
+    """What an agent is to do."""
 
     WAIT = "wait"  # no round yet: stay joined
     HOLD = "hold"  # end all ranks of rounds below `round`, then stay joined
@@ -27,6 +28,8 @@ class DirectiveState(str, Enum):
 
 
 class RankState(str, Enum):
+    """What a rank does, as its agent sees it."""
+
     STARTING = "starting"
     RUNNING = "running"
     STOPPED = "stopped"  # the kernel reports it as stopped (SIGSTOP, a debugger)
@@ -35,7 +38,7 @@ class RankState(str, Enum):
 
 @dataclass(frozen=True)
 class Identity:
-    """Which pod speaks. The pod's token is bound to `pod_uid`."""
+    """The pod that sends a message. The token of the pod is bound to `pod_uid`."""
 
     job_uid: str
     namespace: str
@@ -48,13 +51,15 @@ class Identity:
 
 @dataclass(frozen=True)
 class StoreAddress:
+    """The address of a TCP store or of an agent's server."""
+
     host: str
     port: int
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Another agent of the round, and where it answers."""
+    """Another agent of the round, and the address at which it answers."""
 
     slot: int
     address: StoreAddress
@@ -62,7 +67,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Assignment:
-    """One agent's part of a round. O(1) in the world size."""
+    """The part that one agent has in a round. Its size does not depend on the world size."""
 
     round: int
     world_size: int
@@ -75,22 +80,23 @@ class Assignment:
     resume: str = "Auto"  # Auto, Never, or the path of a checkpoint
     mesh: dict[str, int] = field(default_factory=dict)
     deadline_s: float = 0.0  # how long starting may take; 0: no limit
-    minor: int = 0  # how many rounds ago the last one was that a leader published: this one was opened by the grant
-    grant: int = 0  # the highest minor that the agent beside rank 0 may open while no leader answers
+    minor: int = 0  # number of rounds since the last one that a leader published: those were opened by the grant
+    grant: int = 0  # the highest minor that the agent of rank 0's pod may open while no leader answers
     keep: list[int] = field(default_factory=list)  # ranks that keep their process
     peers: list[StoreAddress] = field(default_factory=list)
-    peer_secret: str = ""  # of this round: what its agents show each other
+    peer_secret: str = ""  # the secret by which agents of this round authenticate to each other
     micro_divisor: int = 1  # the micro-batch is this many times smaller, after the device ran out of memory
     skipped: list[list[int]] = field(default_factory=list)  # [first, end) positions of the data's order to leave out
-    ring: Neighbour | None = None  # the next agent in the order of the round: this one looks whether it lives
-    first: Neighbour | None = None  # the agent beside rank 0, which opens rounds by the grant
+    ring: Neighbour | None = None  # the next agent in the order of the round: this agent checks that it is alive
+    first: Neighbour | None = None  # the agent of rank 0's pod, which opens rounds by the grant
 
 
 @dataclass(frozen=True)
 class Directive:
-    """The reply to a join (long poll) and to a report.
+    """The answer to a join (long poll) and to a report.
 
-    `tag` names the content: an agent that sends the tag it obeys gets no reply to its join before it changes.
+    `tag` names the content. A join that sends the tag that the agent already obeys is answered only when the directive
+    changes, or after the hold time.
     """
 
     epoch: int
@@ -103,13 +109,13 @@ class Directive:
     stop_bound: bool = False  # ...which every agent has put into its ranks' memory
     keep_store: bool = False  # keep a store open for the next round
     report_interval_s: float = 0.5
-    unable: bool = False  # this leader can't write down what it decides: agents may use their grant
-    ask_stacks: bool = False  # ranks may be stuck: look at their stacks, and report them
+    unable: bool = False  # this leader can't persist what it decides: agents may use their grant
+    ask_stacks: bool = False  # ranks may be stuck: report their stacks
 
 
 @dataclass(frozen=True)
 class JoinRequest:
-    """Long poll: answers when the directive's tag differs from `seen_tag`, or after the hold time."""
+    """A long poll for a directive. It is answered when the tag differs from `seen_tag`, or after the hold time."""
 
     identity: Identity
     protocol: int = PROTOCOL
@@ -119,28 +125,32 @@ class JoinRequest:
     next_store: StoreAddress | None = None
     peer: StoreAddress | None = None  # where this agent answers other agents of its job
     facts: dict[str, Any] = field(default_factory=dict)
-    software: dict[str, str] = field(default_factory=dict)  # of its ranks, see `wire.software`; empty: not known yet
-    warming: bool = False  # ranks can't be started here yet: what they are forked from still imports
+    software: dict[str, str] = field(
+        default_factory=dict
+    )  # software of its ranks, see `wire.software`; empty: not known yet
+    warming: bool = False  # ranks can't be started here yet: the process that they are forked from still imports
 
 
 @dataclass(frozen=True)
 class CheckpointRecord:
+    """A checkpoint that a rank has completed, or one that has failed."""
+
     step: int
     round: int
     tier: str  # storage, ram, peer
     manifest_sha256: str = ""
     error: str = ""  # why this checkpoint failed; such a record is reported once and never chosen
-    cascade: bool = False  # of a failure: only because another rank's part of the checkpoint was given up
+    cascade: bool = False  # it failed only because another rank's part of the checkpoint was given up
     seconds: float = 0.0  # from the copy in memory to the manifest on storage; 0: not known
 
 
 STALLED_AFTER_S = 60.0
-"""A storage that has taken none of an upload's bytes for so long does not answer."""
+"""Seconds without progress of an upload after which its storage counts as not answering."""
 
 
 @dataclass(frozen=True)
 class UploadReport:
-    """An upload that storage does not take."""
+    """An upload that makes no progress because storage fails or does not answer."""
 
     rank: int
     step: int
@@ -151,6 +161,8 @@ class UploadReport:
 
 @dataclass(frozen=True)
 class RankReport:
+    """The state of one rank."""
+
     rank: int
     pid: int
     state: RankState
@@ -165,18 +177,18 @@ class RankReport:
     exit_code: int | None = None  # negative: the signal
     step_seconds: float = 0.0  # a step's wall time, smoothed
     wait_seconds: float = 0.0  # the part of it spent waiting in collectives, smoothed
-    stack: str = ""  # of its main thread, only when asked for: most recent call last
+    stack: str = ""  # stack of its main thread, if asked for: most recent call last
     still_s: float = 0.0  # how long that stack has been the same, as far as it was looked at
     collective: str = ""  # the last of the whole world that it entered: "41 allreduce"
     rss_peak_bytes: int = 0  # the most that the process had so far
     device_peak_bytes: int = 0
     device_limit_bytes: int = 0  # what the device has
-    mfu: float = 0.0  # the part of what its device could compute that the last step made use of; 0: not known
+    mfu: float = 0.0  # model FLOPs utilization of the last step, 0 to 1; 0: not known
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a rank ended: its last words. `age_s`: how long ago, on the agent's own clock."""
+    """Why a rank ended, with its last output. `age_s` is how long ago it ended, on the agent's own clock."""
 
     rank: int
     cause: Cause
@@ -189,16 +201,17 @@ class Verdict:
     step: int = 0
     age_s: float = 0.0
     cascade: bool = False  # this rank ended because a peer did
-    on_device: bool = False  # of OutOfMemory: the device's, not the host's
-    samples: list[int] = field(default_factory=list)  # of Diverged: [first, end) positions of the step's samples
-    recurs: Recurrence = Recurrence.UNKNOWN  # whether the same would happen again
+    on_device: bool = False  # with OutOfMemory: the device's memory is exhausted, not the host's
+    samples: list[int] = field(default_factory=list)  # with Diverged: [first, end) positions of the step's samples
+    recurs: Recurrence = Recurrence.UNKNOWN  # whether a restarted program would fail in the same way
 
 
 @dataclass(frozen=True)
 class Granted:
-    """A round that was opened while no leader answered: its number, its store, and what had ended the one before.
+    """A round that was opened while no leader answered: its number, its store, and why the round before it ended.
 
-    Here `verdict.age_s` is the time from the failure to the opening of the round."""
+    Here `verdict.age_s` is the time from the failure to the opening of the round.
+    """
 
     round: int
     store: StoreAddress
@@ -208,7 +221,7 @@ class Granted:
 
 @dataclass(frozen=True)
 class Report:
-    """What an agent knows, sent each interval and at once when a rank ends. The reply is a Directive."""
+    """What an agent knows. It is sent after each interval, and at once when a rank ends. The answer is a Directive."""
 
     identity: Identity
     round: int
@@ -218,21 +231,21 @@ class Report:
     ranks: list[RankReport] = field(default_factory=list)
     verdict: Verdict | None = None  # the first failure of this round in this pod
     saved: bool = False  # all its ranks stopped on request after a checkpoint...
-    saved_s: float = 0.0  # ...and since the first of them was done with its last step it took so long
-    nothing_saved: bool = False  # ...or so they ended, and nothing is known to be saved (a script, no storage)
+    saved_s: float = 0.0  # ...and this is the time from the end of the first rank's last step to the checkpoint
+    nothing_saved: bool = False  # ...or all ended on request, and no checkpoint is known (a script, no storage)
     done: bool = False  # all its ranks ended with 0, and what they saved last is on storage
     next_store: StoreAddress | None = None
     store_lost: bool = False  # the store of this round was this agent's child, and it is gone
     inventory: list[CheckpointRecord] = field(default_factory=list)
-    upload: UploadReport | None = None  # of those that storage does not take, the one that has waited longest
+    upload: UploadReport | None = None  # of the uploads without progress, the one that has waited longest
     stop_ack: int | None = None  # this stop_at lies in the memory of all its ranks...
     stop_passed: int | None = None  # ...or a rank had passed it: that rank's step
     resumed_step: int | None = None  # where this round's ranks resumed...
     resumed_tier: str = ""  # ...from: storage, ram, peer; the farthest that any rank needed
     memory_step: int = 0  # the newest of this round that all its ranks have saved to this pod's memory; 0: none
-    last_save: int = 0  # of a script: the step after which one of its ranks last called torch.save; 0: after none
+    last_save: int = 0  # the step after which a rank of a script last called torch.save; 0: after none
     saved_before: int = 0  # as last_save, of the round before this one: its last report may not have told it
-    loaded: bool = False  # of a script that counts its steps from 0 in each process: it loaded a file before the first
+    loaded: bool = False  # a script that counts its steps from 0 in each process loaded a file before the first
     clock: dict[str, float] = field(default_factory=dict)  # phase of this round's start -> seconds
     events: list[dict[str, str]] = field(default_factory=list)  # {"reason", "message"}: for people
     draining_s: float | None = None  # this pod was told to end and has that long
@@ -242,6 +255,6 @@ class Report:
     trained: list[Trained] = field(default_factory=list)  # rounds since the last that a leader opened, oldest first
     container_bytes: int = 0  # what this pod's container takes, page cache that can go at once left out
     container_limit_bytes: int = 0  # 0: it has no limit
-    usage: Usage | None = None  # of this pod since its agent began, whatever the round; None: an older agent
+    usage: Usage | None = None  # usage of this pod since its agent began, in all rounds; None: an older agent
     warming: bool = False  # as in JoinRequest
     software: dict[str, str] = field(default_factory=dict)  # as in JoinRequest, until a leader has answered to it

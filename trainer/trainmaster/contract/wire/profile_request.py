@@ -1,5 +1,8 @@
-"""A request to record steps of a training that runs: a file in a folder where rank 0 looks for it at each step, and
-which it removes as it begins. Until then a request outlives the processes of a round. Standard library only."""
+"""A request to record steps of a training that runs: a file in a folder.
+
+Rank 0 looks for the file at each step and removes it when the recording begins. Until then a request outlives the
+processes of a round. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,18 @@ MOST = 100  # steps, as in training.profile
 
 
 def ask(folder: str | os.PathLike[str], steps: int) -> None:
-    """Replaces a request that nobody has begun with. Raises OSError where the folder isn't there."""
+    """Request that `steps` steps are recorded, in place of an earlier request that has not begun.
+
+    Raises OSError if the folder does not exist.
+    """
     replace(Path(folder, FILE), f"{steps}\n".encode())
 
 
 def asked(folders: Iterable[str]) -> tuple[Path, int] | None:
-    """The first request there is, and for how many steps; 0: it can't be understood."""
+    """Return the path of the first request in `folders` and its number of steps, or None if there is no request.
+
+    The number is 0 if the file cannot be understood.
+    """
     for folder in folders:
         path = os.path.join(folder, FILE)
         if os.path.exists(path):  # nearly never, and then it costs one look

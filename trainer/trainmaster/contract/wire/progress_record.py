@@ -1,12 +1,12 @@
-"""The shared-memory record through which an agent sees a rank, and through which it talks back.
+"""The shared-memory record through which an agent observes a rank and sends it control values.
 
-One anonymous memory file (memfd) of one page per rank: nothing is left behind when its holders die. The rank writes its
-progress and the agent its control, each into a double buffer, so both are always read whole. CLOCK_MONOTONIC is the
-same in all processes of a machine, so times are compared directly.
+Each rank has one anonymous memory file (memfd) of one page, which disappears with the processes that hold it. The rank
+writes its progress and the agent its control values, each into a double buffer, so both are always read whole.
+CLOCK_MONOTONIC is the same in all processes of a machine, so times are compared directly.
 
-An agent and its ranks have the same layout: they run from one installation, except where a script's own image has an
-installed trainmaster of another version. Fields that one of the two does not know are 0 or ignored; another layout is
-refused.
+An agent and its ranks have the same layout: they run from one installation, except where a script's own image has
+another version of trainmaster installed. Fields that one of the two does not know are 0 or ignored; a record of another
+layout is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import ClassVar
 from trainmaster.contract.wire.double_buffer import DoubleBuffer
 
 MAGIC = 0x544D5052  # "TMPR"
-VERSION = 2  # of the layout; fields that are added at the end of a half leave it as it is
+VERSION = 2  # version of the layout; fields that are added at the end of a half do not change it
 SIZE = mmap.PAGESIZE
 
 LOADED = 8  # bit of Progress.flags: steps are counted in this process alone, and it loaded a file before the first one
@@ -44,7 +44,7 @@ _KINDS = 256  # that a collective can have: its word is number * _KINDS + kind
 
 
 class Phase(IntEnum):
-    """What a rank is doing. Limits on silence differ by phase."""
+    """What a rank is doing. How long it may be silent depends on the phase."""
 
     START = 0  # the process runs, nothing else is known
     RENDEZVOUS = 1
@@ -59,7 +59,7 @@ class Phase(IntEnum):
 
 @dataclass
 class Progress:
-    """What a rank says. Times: CLOCK_MONOTONIC nanoseconds, 0 = not yet."""
+    """The values that a rank writes. Times are nanoseconds of CLOCK_MONOTONIC; 0 means that it has not happened yet."""
 
     round: int = 0
     rank: int = -1
@@ -68,7 +68,7 @@ class Progress:
     step: int = 0  # host: steps completed as Python sees them
     device_step: int = 0  # steps whose loss is known
     total_steps: int = 0
-    loss: float = math.nan  # of `device_step`
+    loss: float = math.nan  # the loss of `device_step`
     tokens: int = 0  # consumed in this process
     resumed_step: int = -1  # after which it began; -1: not known
     beat_ns: int = 0  # the last sign of life
@@ -111,29 +111,29 @@ COLLECTIVES = (
 )
 
 STACK_SIGNAL = 61
-"""A rank that gets this signal writes the stack of its main thread behind its record. A real-time signal: nobody's
-program uses it, nor does any C library."""
+"""The signal at which a rank writes the stack of its main thread behind its record. It is a real-time signal, which
+neither programs nor C libraries use."""
 
 
 @dataclass
 class Control:
-    """What the agent says to the rank."""
+    """The values that the agent writes for the rank."""
 
     stop_at: int = -1  # save and stop after this step; -1: go on
     stop_bound: int = 0  # 1: every rank of the world has seen stop_at, so it binds
-    uploads_pending: int = 0  # of earlier rounds: the resume point is chosen when this is 0
-    copied_step: int = 0  # of this round, that a peer has of this rank's state; -1: none yet; 0: no peer keeps any
+    uploads_pending: int = 0  # number of uploads of earlier rounds: the resume point is chosen when this is 0
+    copied_step: int = 0  # the step of this round of which a peer has this rank's state; -1: none yet; 0: no peer
 
 
 class OtherRecord(ValueError):
-    """Memory that is not a progress record, or one of another layout. The message is a sentence for a person."""
+    """The memory is not a progress record, or has another layout. The message is a sentence for a person."""
 
 
 class ProgressRecord:
-    """Maps a record. The agent creates it (`create`), the rank opens the inherited descriptor (`open`)."""
+    """A progress record in shared memory. The agent creates it; the rank opens the descriptor that it inherits."""
 
     opened: ClassVar[int] = 0
-    """How often `open` was called in this process: whoever watches a script stops writing once the script does."""
+    """Number of calls of `open` in this process. The observer of a script stops writing once the script writes."""
 
     def __init__(self, memory: mmap.mmap, fd: int) -> None:
         self._memory = memory
@@ -153,10 +153,11 @@ class ProgressRecord:
 
     @classmethod
     def create(cls, round: int, rank: int) -> ProgressRecord:
+        """Return a new record for `rank` in `round`, in a memory file of its own."""
         fd = os.memfd_create(f"trainmaster-progress-{round}-{rank}", os.MFD_CLOEXEC)
         os.ftruncate(fd, SIZE)
         memory = mmap.mmap(fd, SIZE)
-        _HEAD.pack_into(memory, 0, MAGIC, VERSION)  # nobody else has the memory yet
+        _HEAD.pack_into(memory, 0, MAGIC, VERSION)  # no other process has the memory yet
         record = cls(memory, fd)
         record.write(Progress(round=round, rank=rank, beat_ns=time.monotonic_ns()))
         record._control.write(*vars(Control()).values())
@@ -164,11 +165,12 @@ class ProgressRecord:
 
     @classmethod
     def open(cls, fd: int) -> ProgressRecord:
+        """Return the record in the memory file `fd`. Raises OtherRecord if the file holds no record of this layout."""
         cls.opened += 1
         return cls(mmap.mmap(fd, SIZE), fd)._with_both_read()
 
     def write(self, progress: Progress) -> None:
-        """Publish the rank's half. One process writes it at a time."""
+        """Publish the rank's values. Only one process may write at a time."""
         p = progress
         self._progress.write(
             p.round, p.rank, p.phase, p.flags, p.step, p.device_step, p.total_steps, p.loss,
@@ -181,27 +183,28 @@ class ProgressRecord:
         )  # fmt: skip
 
     def read(self) -> Progress:
-        """Return the rank's half as it was last published, with the last collective that the rank has entered."""
+        """Return the rank's values as last published, with the last collective that the rank has entered."""
         progress = Progress(*self._progress.read())
         progress.collectives, progress.collective = divmod(self._entered[0], _KINDS)
         return progress
 
     def entered(self, number: int, kind: int) -> None:
-        """The rank enters its `number`-th collective of the whole world; `kind` is an index of COLLECTIVES.
+        """Record that the rank enters its `number`-th collective of the whole world.
 
-        Both are one word, which is one store. So any thread may call this while another one is in `write`.
+        `kind` is an index of COLLECTIVES. Both values are stored as one word with one store, so any thread may call
+        this while another thread is in `write`.
         """
         self._entered[0] = number * _KINDS + kind
 
     def set_control(self, control: Control) -> None:
-        """Publish the agent's half, if it differs from what is published. Only the agent calls this."""
+        """Publish the agent's values if they differ from those that are published. Only the agent calls this."""
         c = control
         values = (c.stop_at, c.stop_bound, c.uploads_pending, c.copied_step)
         if values != self._control.read():
             self._control.write(*values)
 
     def control(self) -> Control:
-        """Return the agent's half as it was last published."""
+        """Return the agent's values as last published."""
         return Control(*self._control.read())
 
     def claimant(self) -> int:
@@ -211,6 +214,7 @@ class ProgressRecord:
         return 0 if kind == fcntl.F_UNLCK else int(pid)
 
     def close(self) -> None:
+        """Release the memory and close the descriptor."""
         self._entered.release()
         self._control.release()
         self._progress.release()
@@ -218,7 +222,7 @@ class ProgressRecord:
         os.close(self.fd)
 
     def _with_both_read(self) -> ProgressRecord:
-        """From now on each read has an earlier one to fall back on."""
+        """Read both buffers once, so that each later read has an earlier one to return if it meets a write."""
         self._control.read()
         self._progress.read()
         return self

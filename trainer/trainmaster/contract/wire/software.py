@@ -1,7 +1,7 @@
-"""What the ranks of one round must have in common: the program that they run, and the versions of what it runs on.
+"""The software that the ranks of one round must have in common: the program, and the versions of its libraries.
 
-Software is told as names with values: {"config": "5f1c0a9be2d34477", "Python": "3.11.9", "torch": "2.13.0"}. Ranks
-compare theirs through the store of their round, and agents tell the operator what is installed for their ranks.
+Software is described by names with values: {"config": "5f1c0a9be2d34477", "Python": "3.11.9", "torch": "2.13.0"}. Ranks
+compare theirs through the store of their round, and agents report to the operator what is installed for their ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from trainmaster.contract.wire import environment
 
 CONFIG, COMMAND = "config", "command"
-"""The program: of our own loop its config, of a script its command. The value is a hash."""
+"""The program: the config of our own loop, or the command of a script. The value is a hash."""
 REVISION = "revision"
 """What the pod was made from: the image, variables and volumes of its run. The value is its name."""
 TORCH, TRAINMASTER = "torch", "trainmaster"
@@ -19,12 +19,14 @@ FRAMEWORKS = (
     *("accelerate", "deepspeed", "horovod", "jax", "lightning", "pytorch_lightning", "tensorflow", "tf_keras"),
     *("transformers", "xgboost"),
 )
-"""Packages whose versions are compared as well, where the script is known to import them."""
+"""Packages whose versions are compared, too, if the script is known to import them."""
 
 
 def program_of(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return which program a pod with these environment variables runs, and what the pod was made from; nothing if its
-    operator did not tell."""
+    """Return the program that a pod with these environment variables runs, and what the pod was made from.
+
+    The result is empty if the operator that made the pod did not set them.
+    """
     told = {
         CONFIG if environment.CONFIG in variables else COMMAND: variables.get(environment.PROGRAM),
         REVISION: variables.get(environment.REVISION),
@@ -33,9 +35,9 @@ def program_of(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def difference(one: Mapping[str, str], one_pod: str, other: Mapping[str, str], other_pod: str) -> str:
-    """Return a sentence that names both pods and what differs between them; "" if nothing does.
+    """Return a sentence that names both pods and the software in which they differ, or "" if they do not differ.
 
-    What only one of the two tells is not compared: not every program lets us look into it.
+    A name that only one of the two has is not compared, because not every program can be inspected.
     """
     names = [name for name in one if other.get(name, one[name]) != one[name]]
     if not names:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the names that they have until then. Standard library only."""
+"""Files that are either written completely or not at all. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 
 def temporary(target: Path) -> Path:
-    """Return a hidden name beside `target` that no other writer chooses.
+    """Return a hidden name in the folder of `target` that no other writer chooses.
 
     Neither the process id nor a counter can tell writers apart: the agent is process 1 in every pod, and pods share a
-    volume. The random part comes from the kernel, since processes that are forked share the state of `random`.
+    volume. The random part comes from the kernel, because forked processes share the state of `random`.
     """
     return target.with_name(f".{target.name}.{os.urandom(8).hex()}")
 
 
 def replace(target: Path, data: bytes) -> None:
-    """Give a file other content at once: whoever reads it sees the old or the new one.
+    """Replace the content of a file in one operation: a reader gets either the old or the new content.
 
-    Raises OSError; the file is as it was then, and nothing lies beside it. A power failure may undo it.
+    Raises OSError. Then the file is unchanged, and no temporary file is left. A power failure may undo the change.
     """
     being_written = temporary(target)
     try:

@@ -1,7 +1,7 @@
-"""When a round trained, as one agent saw it: what a leader needs that comes after minutes without any.
+"""When a round trained, as one agent saw it: for a leader that takes over after some minutes without a leader.
 
-A leader that learns of a round late would take the time at which it hears for the time at which things happened.
-Clocks of two machines can't be compared, so an agent sends ages: seconds before its report, on its own clock.
+A new leader would otherwise use the time of the report as the time of the event. The clocks of two machines cannot be
+compared, so an agent sends ages: seconds before its report, on its own clock.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 KEPT = 4
-"""Rounds that an agent remembers, the current one included. Agents open fewer while no leader answers."""
+"""Number of rounds that an agent remembers, with the current one. Agents open fewer while no leader answers."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One round on one agent. The total seconds are those of the slowest of its ranks."""
+    """The training of one round on one agent. `saved_s` and `evaluated_s` are those of the slowest of its ranks."""
 
     round: int
     first_step_s: float | None = None  # age of the first step that one of its ranks completed here; None: none did

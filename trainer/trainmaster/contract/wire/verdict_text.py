@@ -1,5 +1,7 @@
-"""A verdict as the text that a pod leaves behind: for people in `kubectl describe pod`, and for an operator that was
-away when it was spoken."""
+"""A verdict as the text that a pod leaves behind as its termination message.
+
+People read it in `kubectl describe pod`, and so does an operator that was not running when the rank failed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from trainmaster.contract.wire.codes import Cause
 from trainmaster.contract.wire.messages import Verdict
 
 LIMIT = 4096
-"""Bytes that a kubelet keeps."""
+"""Number of bytes of a termination message that a kubelet keeps."""
 
 _CASCADE = ", after a peer's end"
 _HEAD = re.compile(
@@ -18,7 +20,8 @@ _HEAD = re.compile(
 
 
 def render(verdict: Verdict) -> bytes:
-    """At most LIMIT bytes: what happened on the first line, then the end of the traceback or of the output."""
+    """Return the verdict as at most LIMIT bytes: what happened in the first line, then the end of the traceback or
+    output."""
     signal = f", {verdict.signal}" if verdict.signal.startswith("SIG") else ""
     tail = f" (round {verdict.round}, step {verdict.step}{signal}{_CASCADE if verdict.cascade else ''})\n"
     head = f"rank {verdict.rank}: {verdict.cause.value}: {verdict.message}".encode()[: LIMIT - len(tail.encode())]
@@ -29,7 +32,7 @@ def render(verdict: Verdict) -> bytes:
 
 
 def parse(text: str) -> Verdict | None:
-    """The verdict in a text that `render` made; None for any other text."""
+    """Return the verdict of a text that `render` wrote, or None for any other text."""
     found = _HEAD.match(text if "\n" in text else f"{text}\n")
     if found is None:
         return None

@@ -1,1 +1,1 @@
-"""What is done to each block of a model: precision, recomputation, compilation."""
+"""Changes to each block of a model: precision, recomputation, compilation."""

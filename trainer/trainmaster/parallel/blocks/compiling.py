@@ -1,7 +1,7 @@
-"""torch.compile, block by block: what is compiled for the first block serves all that are alike.
+"""torch.compile, block by block: what is compiled for the first block serves all blocks of the same kind.
 
-Only a block's forward is compiled, not its call: hooks, which sharding and others live in, run as ever, outside. As
-torchtitan does it, after recomputation and before sharding.
+Only a block's forward is compiled, not its call: hooks, which sharding and other strategies use, run outside of the
+compiled code. As in torchtitan, this comes after recomputation and before sharding.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def prepare(device_type: str) -> None:
-    """Before anything is compiled. Raises ConfigError where nothing can be compiled.
+    """Prepare this process for compilation. Raises ConfigError if this machine cannot compile.
 
-    What is compiled stays in torch's own folder, in the container: beside checkpoints, which others may write to, it
-    would be code that nobody has vouched for.
+    Compiled code is cached in torch's own folder, in the container. It is not cached with the checkpoints, because
+    others may write to that folder, and code from it could not be trusted.
     """
     check(device_type)
     import torch._inductor.config as inductor
 
-    # No kernel is chosen by how fast it happens to be: a restarted rank would choose another, with other last digits.
+    # No kernel is chosen by a measurement of its speed: a restarted rank could choose another one, whose results differ
+    # in the last digits.
     inductor.deterministic = True
     if device_type == "cpu" and "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
         # Blocks have one graph each way, and C++ is compiled in processes anyway. Workers would import torch first.
@@ -39,17 +40,17 @@ def prepare(device_type: str) -> None:
 
 
 def check(device_type: str) -> None:
-    """Raises ConfigError, a sentence, if this machine has not what torch.compile needs."""
+    """Raise ConfigError, with a sentence, if this machine lacks something that torch.compile needs."""
     missing = lacks(device_type)
     if missing:
         raise ConfigError(
-            f"training.compile: torch.compile needs {missing} in this image; one that has it would do, or compile left "
-            f"out"
+            f"training.compile: torch.compile needs {missing} in this image; use an image that has it, or leave "
+            f"compile out"
         )
 
 
 def lacks(device_type: str) -> str:
-    """What torch.compile needs and this machine hasn't; "" if it has all."""
+    """Return what torch.compile needs and this machine lacks, or "" if nothing is missing."""
     compiler = os.environ.get("CXX", "g++") if device_type == "cpu" else os.environ.get("CC", "gcc")
     if shutil.which(compiler) is None:
         return f"a C++ compiler, and there is no {compiler}"
@@ -73,5 +74,5 @@ def apply(blocks: Iterable[nn.Module], precision: str = "fp32") -> None:
         # block with one would be left as it is. It need not happen again in the backward pass: the graph that is
         # recomputed there was captured with the mode on.
         dynamo.skip_fwd_side_effects_in_bwd_under_checkpoint = True
-    # Blocks that are alike have one class: else none of them would take what is compiled for another.
+    # Blocks of the same kind get one class; otherwise none of them could use what is compiled for another one.
     replace_forwards(blocks, lambda forward: torch.compile(forward, dynamic=False))

@@ -1,8 +1,8 @@
-"""Matrix products of blocks in 8-bit floats; what lies between them stays in bf16.
+"""Matrix products of blocks in 8-bit floats; the operations between them stay in bf16.
 
 Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433: E4M3 for activations and weights, which need
-digits, E5M2 for gradients, which need range. Each tensor has a scale of its own, found anew each time: its largest
-value becomes the largest that the format has.
+precision, and E5M2 for gradients, which need range. Each tensor has a scale of its own, computed at each use: its
+largest value becomes the largest value of the format.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from trainmaster.errors import ConfigError
 from trainmaster.parallel.model_plan import replace_forwards
 
 ACTIVATION, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
-MULTIPLE = 16  # of what is summed over, and of the second factor's rows: what kernels are made for
-NEEDED = (8, 9)  # of CUDA's compute capability: Ada, Hopper
-_LEAST = 1e-12  # a largest value: of zeros
+MULTIPLE = 16  # kernels need a summed dim, and rows of the second factor, that are multiples of this
+NEEDED = (8, 9)  # the lowest CUDA compute capability: Ada, Hopper
+_LEAST = 1e-12  # lower bound of a tensor's largest value, for tensors of zeros
 
 
 def apply(blocks: Iterable[nn.Module], device_type: str) -> None:
-    """Blocks whose linear layers compute in 8 bits, where their sizes allow. Raises ConfigError where the device can't.
+    """Let the linear layers of blocks compute in 8 bits, where their sizes allow it.
 
-    After whatever else changes how blocks compute, before they recompute, are compiled or sharded.
+    Call it after everything else that changes how blocks compute, and before blocks are recomputed, compiled or
+    sharded. Raises ConfigError if the device has no 8-bit products.
     """
     check(device_type)
     replace_forwards(blocks, _in_eight_bits)
 
 
 def check(device_type: str) -> None:
-    """Raises ConfigError, a sentence, if there are no 8-bit products on this device."""
+    """Raise ConfigError, with a sentence, if this device has no 8-bit products."""
     if device_type == "cuda" and torch.version.cuda and torch.cuda.get_device_capability() < NEEDED:
         has = ".".join(map(str, torch.cuda.get_device_capability()))
         raise ConfigError(
@@ -52,7 +53,7 @@ def _in_eight_bits(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Products(TorchFunctionMode):  # type: ignore[misc]
-    """Linear layers are found where they compute, whoever makes them do so: a module, or its part on this rank."""
+    """Computes each call of F.linear in 8 bits, whether a module or a part of it on this rank makes the call."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -68,14 +69,17 @@ class _Products(TorchFunctionMode):  # type: ignore[misc]
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
-    """Whether x [..., K] times weight [N, K] can be computed in 8 bits, its backward pass included."""
+    """Return True if x [..., K] times weight [N, K] can be computed in 8 bits, with its backward pass."""
     fits = x.dim() > 1 and x.numel() > 0 and not any(n % MULTIPLE for n in weight.shape)
     return fits and x.dtype == weight.dtype == torch.bfloat16
 
 
 class _Linear(torch.autograd.Function):  # type: ignore[misc]
-    """x [M, K], weight [N, K]. From the forward to the backward pass x is kept in 8 bits; the weight, which others keep
-    anyway, is scaled once more. The gradient of the weight is summed over M, which zeros fill up."""
+    """The product of x [M, K] and the transpose of weight [N, K], in 8 bits.
+
+    From the forward to the backward pass, x is kept in 8 bits. The weight is scaled once more in the backward pass,
+    because other code keeps it anyway. The gradient of the weight is summed over M, which is padded with zeros.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -103,12 +107,13 @@ def _filled(x: Tensor) -> Tensor:
 
 
 def _scaled(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """(x in 8 bits, what they are multiplied by to be x: a fp32 scalar). What isn't finite makes all of it NaN."""
+    """Return (x in 8 bits, scale): x is their product. The scale is a scalar in fp32. Infinity and NaN make all of it
+    NaN."""
     most = torch.finfo(kind).max
     scale = x.abs().amax().float().clamp(min=_LEAST) / most
     return (x.float() / scale).clamp(-most, most).to(kind), scale
 
 
 def _product(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor) -> Tensor:
-    """a [M, K] times the transpose of b [N, K], both contiguous: summed in fp32, told in bf16."""
+    """Return a [M, K] times the transpose of b [N, K], both contiguous. It is summed in fp32 and returned in bf16."""
     return torch._scaled_mm(a, b.t(), scale_a=a_scale, scale_b=b_scale, out_dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Precision of the computation. Master weights, sums of gradients and optimizer state are always fp32."""
+"""The precision of the computation. Master weights, sums of gradients and optimizer state are always in fp32."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
-"""What blocks compute in. fp8 is of matrix products alone (see `float8`)."""
+"""The dtype of the activations of blocks. With fp8, only matrix products compute in 8 bits (see `float8`)."""
 
 
 def policies(precision: str, casts: bool = True) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy]:
-    """(of a block, of the whole model). Parameters are cast for the computation, gradients are reduced in fp32."""
+    """Return the policies (of a block, of the whole model).
+
+    Parameters are cast to the precision for the computation, and gradients are reduced in fp32. With `casts`, the
+    output of the model is cast to fp32.
+    """
     if precision == "fp32":
         return MixedPrecisionPolicy(), MixedPrecisionPolicy()
     cast = {"param_dtype": DTYPES[precision], "reduce_dtype": torch.float32}
@@ -22,12 +26,12 @@ def policies(precision: str, casts: bool = True) -> tuple[MixedPrecisionPolicy, 
 
 
 class LossScale:
-    """What the loss is multiplied by, so that small gradients are none too small for fp16 (Micikevicius et al., "Mixed
-    Precision Training", arXiv 1710.03740). Always 1 for other precisions.
+    """The factor of the loss that keeps small gradients in the range of fp16. It is 1 for other precisions.
 
-    It is halved when a gradient overflows, and that step's gradients are dropped; after GROWS_AFTER steps without it is
-    doubled. What overflows on one rank shows in the norm over all axes, which all ranks know anyway: so all skip the
-    same steps, stages of a pipeline too, without asking each other. Everything stays on the device.
+    Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740. When a gradient overflows, the scale is halved
+    and the gradients of that step are dropped. After GROWS_AFTER steps without an overflow it is doubled. An overflow
+    on one rank shows in the norm over all axes, which all ranks know anyway. So all ranks, also the stages of a
+    pipeline, skip the same steps without further communication. The scale stays on the device.
     """
 
     FIRST = 2.0**16
@@ -40,18 +44,19 @@ class LossScale:
         self._steps = torch.zeros((), device=device)  # since it was changed
 
     def scaled(self, divisor: float) -> float | Tensor:
-        """The divisor of a loss, which makes it a scaled one."""
+        """Return the divisor of the loss that also applies the scale."""
         return divisor / self._scale if self.on else divisor
 
     def unscaled(self, scaled: Tensor) -> Tensor:
-        """Of a loss or a norm."""
+        """Return a loss or a norm without the scale."""
         return scaled / self._scale.to(scaled.dtype) if self.on else scaled
 
     def overflowed(self, norm: Tensor) -> Tensor | None:
-        """1.0 if gradients of this norm are to be dropped, else 0.0; None where none ever are."""
+        """Return 1.0 if gradients of this norm are to be dropped, else 0.0, or None if gradients are never dropped."""
         return (~norm.isfinite()).float() if self.on else None
 
     def update(self, overflowed: Tensor | None) -> None:
+        """Halve the scale after an overflow, and double it after GROWS_AFTER steps without one."""
         if overflowed is None:
             return
         dropped = overflowed.bool()
@@ -62,21 +67,22 @@ class LossScale:
 
     @property
     def value(self) -> Tensor:
-        """The scale now."""
+        """Return the current scale, a scalar on the device."""
         return self._scale
 
     def state(self) -> dict[str, Any]:
-        """Of a checkpoint. Waits for the device."""
+        """Return the state for a checkpoint, {} for other precisions than fp16. It waits for the device."""
         return {"scale": self._scale.item(), "steps": int(self._steps.item())} if self.on else {}
 
     def load(self, state: dict[str, Any]) -> None:
+        """Set the state of a checkpoint."""
         if self.on and state:
             self._scale.fill_(state["scale"])
             self._steps.fill_(state["steps"])
 
 
 def exhausted(step: int, numbers: dict[str, Any]) -> str:
-    """What is wrong with a step whose gradients overflow however small the loss scale is; "" when nothing is."""
+    """Return a sentence if gradients overflow even with the smallest loss scale, or "" if they do not."""
     scale = numbers.get("loss_scale", LossScale.FIRST)
     return (
         f"step {step}: gradients overflow in fp16 even with a loss scale of {scale:g}"

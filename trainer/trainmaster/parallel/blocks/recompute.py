@@ -1,9 +1,9 @@
-"""Activation recomputation: blocks keep less from the forward to the backward pass, and compute it once more there.
+"""Activation recomputation: blocks keep less from the forward to the backward pass, and compute the rest again.
 
-Full keeps a block's input alone (Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174).
-Selective also keeps what is dear to compute, the results of matrix products and of attention; what lies between them
-(norms, activation functions, rotations) costs memory bandwidth and little else. Reversible keeps nothing of a
-block, but needs blocks of two streams: see `reversible`.
+Full keeps only the input of a block (Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174).
+Selective also keeps what is expensive to compute: the results of matrix products and of attention. The operations
+between them (norms, activation functions, rotations) mainly cost memory bandwidth. Reversible keeps nothing of a block,
+but needs blocks of two streams: see `reversible`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ KEPT = frozenset(
 
 
 def apply(blocks: Iterable[nn.Module], how: str) -> None:
-    """Blocks that recompute. After whatever else changes how they compute, before their parameters are sharded.
+    """Let blocks recompute their activations in the backward pass.
 
-    how: Full, Selective or Reversible, which raises ConfigError for blocks of one stream. Random numbers that a block
-    draws from torch's generators are the same ones the second time; Reversible raises ConfigError for dropout.
+    Call it after everything else that changes how blocks compute, and before their parameters are sharded. `how` is
+    Full, Selective or Reversible. A block that draws random numbers from torch's generators gets the same ones the
+    second time. Reversible raises ConfigError for blocks of one stream and for blocks with dropout.
     """
     if how == "Reversible":
         reversible.apply(blocks)

@@ -1,7 +1,7 @@
-"""Blocks whose inputs are computed anew from their outputs, so that a chain of them keeps one stream, however long.
+"""Blocks whose inputs are computed from their outputs, so that a chain of any length keeps the output of one block.
 
-Gomez et al., "The Reversible Residual Network", arXiv 1707.04585; of transformers: Kitaev et al., arXiv 2001.04451. A
-block is one of two streams, as `models.layers.ReversibleBlock`.
+Gomez et al., "The Reversible Residual Network", arXiv 1707.04585; for transformers Kitaev et al., arXiv 2001.04451. A
+block has two streams, as `models.layers.ReversibleBlock` has.
 """
 
 from __future__ import annotations
@@ -19,52 +19,59 @@ from trainmaster.parallel.model_plan import replace_forward
 
 
 def apply(blocks: Iterable[nn.Module]) -> None:
-    """Blocks that keep nothing but what the last one of a chain leaves. Raises ConfigError for others."""
+    """Let blocks keep nothing except the output of the last block of a chain.
+
+    Raises ConfigError for a block of one stream and for a block with dropout.
+    """
     chain = Chain()
     for block in blocks:
         if not (hasattr(block, "first") and hasattr(block, "second")):
             raise ConfigError(
-                f"recompute: Reversible needs blocks of two streams, and {type(block).__name__} is none: it has no "
+                f"recompute: Reversible needs blocks of two streams, and {type(block).__name__} is not one: it has no "
                 f"methods first and second (see trainmaster.models.layers.ReversibleBlock); Full would do"
             )
         if any(isinstance(part, _DropoutNd) and part.p > 0 for part in block.modules()):
             raise ConfigError(
                 f"recompute: Reversible computes a block once more to find its input, and {type(block).__name__} has "
-                f"dropout, which would drop something else then; Full would do, or p 0"
+                f"dropout, which would drop other elements the second time; Full would do, or p 0"
             )
         replace_forward(block, _reversed(type(block).forward, chain))
 
 
 class Kept:
-    """The output of a block, from its forward to its backward pass, while no other block can compute it."""
+    """The output of a block, kept from its forward to its backward pass while no other block can compute it."""
 
     def __init__(self, output: Tensor) -> None:
         self.output: Tensor | None = output
 
 
 class Chain:
-    """Which blocks' outputs are kept: an output that another block takes for its input is so no more.
+    """The outputs that are kept. An output is no longer kept when another block takes it as its input.
 
-    They are found by their storage, since hooks of sharding stand between two blocks, and pass an alias on.
+    Outputs are identified by their storage, because hooks of sharding between two blocks pass on an alias of the
+    tensor.
     """
 
     def __init__(self) -> None:
         self._open: weakref.WeakValueDictionary[int, Kept] = weakref.WeakValueDictionary()
 
     def keep(self, output: Tensor) -> Kept:
+        """Keep the output of a block, and return it as a `Kept`."""
         kept = self._open[_place(output)] = Kept(output)
         return kept
 
     def taken(self, x: Tensor) -> Kept | None:
-        """Where the input of a block was kept until now, if it is another one's output."""
+        """Return the `Kept` of the block whose output is `x`, and stop keeping it; None if `x` is no kept output."""
         kept = self._open.pop(_place(x), None)
         # Without an output it is that of a backward pass that is over, and something else has come to lie there.
         return kept if kept is not None and kept.output is not None else None
 
 
 class _Reversed(torch.autograd.Function):  # type: ignore[misc]
-    """Parameters get their gradients in backward passes within this one's: as their modules' own, so that whoever waits
-    for them (sharding, replicas) finds them where they always are."""
+    """A block that is run backwards. Its parameters get their gradients in backward passes within this backward pass.
+
+    These gradients are those of the module's own parameters, so sharding and replicas find them where they expect them.
+    """
 
     @staticmethod
     def forward(
@@ -94,8 +101,8 @@ class _Reversed(torch.autograd.Function):  # type: ignore[misc]
 def _undone(
     function: Callable[[Tensor], Tensor], x: Tensor, total: Tensor, grad_x: Tensor, grad_total: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(what `function` of x was added to, to get `total`; the gradient of x with the part that came that way)."""
-    # Hooks of whoever counts activations are about those of the forward pass.
+    """Return (total - function(x), the gradient of x with the part that came through `function`)."""
+    # Hooks that count activations are meant for the activations of the forward pass, not for these.
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(Tensor.detach, lambda kept: kept):
         x = x.detach().requires_grad_()
         added = function(x)
@@ -108,7 +115,7 @@ def _reversed(forward: Callable[..., Tensor], chain: Chain) -> Callable[..., Ten
         if not torch.is_grad_enabled():
             return forward(self, x, *shared)
         assert not any(isinstance(t, Tensor) and t.requires_grad for t in torch.utils._pytree.tree_leaves(shared)), (
-            "what a reversible block gets besides its streams gets no gradient"
+            "the inputs of a reversible block other than its streams get no gradient"
         )
         # Parameters are no inputs of the function: with a frozen embedding none would need a gradient.
         return _Reversed.apply(x if x.requires_grad else x.detach().requires_grad_(), forward, self, shared, chain)

@@ -1,1 +1,1 @@
-"""Several devices of one process."""
+"""Parallelism over several devices of one process."""

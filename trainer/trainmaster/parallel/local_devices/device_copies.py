@@ -1,7 +1,7 @@
 """Copies of a model on several devices of one process: data parallelism without ranks.
 
-The parameters live on the first device. In each forward pass they are sent to the others, in the backward pass their
-gradients come back and are summed in the order of the devices, so that a step has the same bits each time.
+The parameters are on the first device. In each forward pass they are copied to the other devices. In the backward pass
+their gradients are copied back and summed in the order of the devices, so that a step has the same bits each time.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from trainmaster.parallel.forward_rng import seed_copies
 
 
 class Copies:
-    """`model`, whose parameters are on the first of the devices, computing on all of them."""
+    """A model whose parameters are on the first of the devices, and which computes on all of them."""
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device]) -> None:
         self.model, self.devices = model.to(devices[0]), list(devices)
 
     def parts(self, batch: Tensor) -> Iterator[Tensor]:
-        """Of a batch [B, …], along B, on their devices; the later ones are smaller or empty."""
+        """Yield the parts of a batch [B, …] along B, each on its device. Later parts may be smaller, or empty."""
         for part, device in zip(batch.tensor_split(len(self.devices)), self.devices, strict=True):
             yield part.to(device, non_blocking=True)
 
     def outputs(self, batch: Tensor) -> list[Tensor]:
-        """Of the model for each device's part, there. Gradients come to the model's parameters by themselves."""
+        """Return the model's output for the part of each device, on that device.
+
+        In the backward pass, gradients are added to the parameters on the first device.
+        """
         names, parameters = zip(*self.model.named_parameters(), strict=True)
         buffers = dict(self.model.named_buffers())
         sent_to = [_Sent.apply(parameter, self.devices[1:]) for parameter in parameters]
@@ -46,7 +49,8 @@ class Copies:
 
 
 class _Sent(torch.autograd.Function):  # type: ignore[misc]
-    """A parameter on other devices. Backward: the sum of its gradients there, in the order of the devices."""
+    """Copies of a parameter on other devices. In the backward pass, their gradients are summed in the order of the
+    devices."""
 
     @staticmethod
     def forward(ctx: Any, parameter: Tensor, devices: Sequence[torch.device]) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
-"""Layers on several devices of one process: model parallelism in its plain form, without micro-batches.
+"""Layers on several devices of one process: the plain form of model parallelism, without micro-batches.
 
-One device computes at a time, so this spares memory and no time; a pipeline over ranks does both. Among ranks the same
-is a pipeline of one micro-batch (schedule GPipe).
+Only one device computes at a time, so this saves memory but no time; a pipeline over ranks saves both. Over ranks, the
+same is a pipeline of one micro-batch (schedule GPipe).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from trainmaster.parallel.stages.partition import costs, partition
 
 
 def apply(model: nn.Module, devices: Sequence[torch.device], balance: str, time: int) -> list[range]:
-    """Move consecutive blocks of `model` to each device; the stem is on the first, the tail on the last.
+    """Move consecutive blocks of `model` to each device; the stem goes to the first device, the tail to the last.
 
-    Activations follow, forward and backward: the model takes tokens from any device and leaves its output on the last.
-    Returns the blocks of each device. Raises ConfigError before anything has moved.
+    Activations follow, forwards and backwards: the model takes tokens from any device, and its output is on the last
+    one. Return the blocks of each device. Raises ConfigError before anything is moved.
     """
     plan = plan_of(model)
     if not (plan.blocks and plan.stem and plan.tail):
@@ -51,7 +51,7 @@ def _places(
 
 
 def _check_one_place(model: nn.Module, places: Sequence[tuple[nn.Module, torch.device]]) -> None:
-    """Raises ConfigError for a parameter that nobody places, or that two devices would have."""
+    """Raise ConfigError for a parameter that has no device, or two."""
     places_of: dict[int, set[int]] = {}
     for index, (module, _) in enumerate(places):
         for tensor in [*module.parameters(), *module.buffers()]:
@@ -59,9 +59,11 @@ def _check_one_place(model: nn.Module, places: Sequence[tuple[nn.Module, torch.d
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         found = places_of.get(id(tensor), set())
         if not found:
-            raise ConfigError(f"layers: {name} is in no block, nor in plan.stem or plan.tail: it has no device")
+            raise ConfigError(
+                f"layers: {name} is in no block, and neither in plan.stem nor in plan.tail, so it has no device"
+            )
         if len({places[index][1] for index in found}) > 1:
-            raise ConfigError(f"layers: {name} is used on several devices; weights that are tied can't be spread so")
+            raise ConfigError(f"layers: {name} is used on several devices; tied weights must be on one device")
 
 
 def _bring_inputs(module: nn.Module, device: torch.device) -> None:

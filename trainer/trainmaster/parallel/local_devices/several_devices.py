@@ -1,4 +1,4 @@
-"""One process with several devices: what `tm.parallelize(…, devices=…)` gives, without ranks and without a mesh."""
+"""A model on several devices of one process: the result of `tm.parallelize(…, devices=…)`, without ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.parallel.model_plan import check, named, plan_of
 
 
 class Devices:
-    """A model on several devices of this process, with the verbs of `Parallel`. All of each batch is ours."""
+    """A model on several devices of this process, with the methods of `Parallel`. This process has the whole batch."""
 
     def __init__(self, model: nn.Module, copies: Copies | None) -> None:
         self.model = model
@@ -23,17 +23,19 @@ class Devices:
         self._auxiliary = [module for _, module in named(model, plan_of(model).auxiliary)]
 
     def own(self, x: Tensor) -> Tensor:
+        """Return x: there are no other ranks to share it with."""
         return x
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """What the model makes of tokens [B, T], on one of the devices."""
+        """Return the model's output for tokens [B, T], on one of the devices."""
         outputs = self._outputs(tokens)
         return torch.cat([output.to(outputs[0].device) for output in outputs])
 
     def forward_backward(self, batches: Iterable[tuple[Tensor, Tensor]], count: int, divisor: float) -> Tensor:
-        """The loss of a step, a scalar. Gradients are sums over its `count` micro-batches (tokens, targets).
+        """Compute the forward and backward passes of a step, and return its loss, a scalar.
 
-        divisor: of the loss, the tokens of the step that count.
+        `batches` are micro-batches of (tokens, targets). `divisor` is the number of tokens of the step that count.
+        Gradients are sums over the micro-batches.
         """
         for module in self._auxiliary:
             module.scale = 1 / divisor
@@ -55,9 +57,9 @@ class Devices:
 
 
 def over_devices(model: nn.Module, degrees: Mapping[str, int], devices: Sequence[torch.device], time: int) -> Devices:
-    """`model`, changed in place, by `degrees` of pp (its layers in turn) or of dpReplicate (its batch).
+    """Divide `model` in place over devices, by `degrees` of pp (its layers) or of dpReplicate (its batch).
 
-    Raises ConfigError.
+    Return the result. Raises ConfigError if a device does not exist, or the model's plan does not allow it.
     """
     check(model)
     for device in devices:

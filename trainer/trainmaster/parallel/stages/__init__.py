@@ -1,1 +1,1 @@
-"""Stages of a pipeline: which blocks each gets, and their schedule."""
+"""The stages of a pipeline: which blocks each stage gets, and their schedule."""

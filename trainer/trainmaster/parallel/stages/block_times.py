@@ -1,4 +1,4 @@
-"""What each block of a model really takes: time, measured on the device that trains it."""
+"""The time that each block of a model takes, measured on the device that trains it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RUNS = 3  # after a first one, which allocates and compiles
 
 
 def agreed(model: nn.Module, tokens: int, precision: str, kept: Path | None) -> Costs:
-    """The profile that all ranks cut the model by: rank 0's, since each would measure another one.
+    """Return the costs by which all ranks divide the model: those that rank 0 has measured.
 
-    kept: the file that rank 0 writes it to, and reads it from afterwards: a job that restarts is cut as before. Other
-    ranks need not see it. tokens: of a sequence.
+    `kept` is the file to which rank 0 writes its measurement, and from which it reads it later, so that a job that
+    restarts is divided as before. Other ranks need not see the file. `tokens` is the number of tokens of a sequence.
     """
     numbers: Any = torch.zeros(_count(model) + 2, device=next(model.parameters()).device)
     if dist.get_rank() == 0:
@@ -48,12 +48,12 @@ def _kept_or_measured(model: nn.Module, tokens: int, precision: str, kept: Path 
 
 
 def _count(model: nn.Module) -> int:
-    """Of its blocks."""
+    """Return the number of blocks of the model."""
     return len(model.get_submodule(plan_of(model).blocks))
 
 
 def by_time(model: nn.Module, tokens: int, precision: str) -> Costs:
-    """Seconds of the forward and backward pass of one sequence, of the shortest of some runs.
+    """Return the seconds of the forward and backward pass of one sequence: the minimum of RUNS runs.
 
     The model is whole, and is left without gradients.
     """

@@ -1,4 +1,5 @@
-"""Which blocks each stage of a pipeline gets: consecutive ones, so that the dearest stage is as cheap as can be."""
+"""Which consecutive blocks each stage of a pipeline gets, so that the most expensive stage costs as little as
+possible."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from trainmaster.parallel.model_plan import named, plan_of
 
 @dataclass(frozen=True)
 class Costs:
-    """Of each block, and of what comes before the first and after the last. In any one unit."""
+    """The costs of each block, of the part before the first block, and of the part after the last, in any one unit."""
 
     stem: float
     blocks: list[float]
@@ -26,7 +27,7 @@ class Costs:
 
 
 def partition(costs: Costs, stages: int) -> list[range]:
-    """The blocks of each stage, at least one each. The stem counts with the first one, the tail with the last.
+    """Return the blocks of each stage, at least one each. The stem counts with the first stage, the tail with the last.
 
     Raises ConfigError if there are fewer blocks than stages.
     """
@@ -41,7 +42,7 @@ def partition(costs: Costs, stages: int) -> list[range]:
         ends = (costs.stem if first == 0 else 0.0) + (costs.tail if last == count else 0.0)
         return sums[last] - sums[first] + ends
 
-    # best[n]: (cost of the dearest of the stages so far, where the last one starts), for the first n blocks.
+    # best[n]: (cost of the most expensive stage so far, first block of the last stage), for the first n blocks.
     best: list[tuple[float, int] | None] = [None] * (count + 1)
     best[0] = 0.0, 0
     chosen = []
@@ -68,11 +69,13 @@ def partition(costs: Costs, stages: int) -> list[range]:
 
 
 def costs(model: nn.Module, balance: str, time: int) -> Costs:
-    """By "Parameters" (their number), or by "Compute" (operations of the forward pass of one sequence of `time`)."""
+    """Return costs by balance "Parameters" (their number) or "Compute" (operations of the forward pass of one
+    sequence)."""
     return by_parameters(model) if balance == "Parameters" else by_operations(model, time)
 
 
 def by_parameters(model: nn.Module) -> Costs:
+    """Return the number of parameters of each part of a model."""
     plan = plan_of(model)
     return Costs(
         sum(_size(model.get_submodule(path)) for path in plan.stem),
@@ -82,7 +85,10 @@ def by_parameters(model: nn.Module) -> Costs:
 
 
 def by_operations(model: nn.Module, time: int) -> Costs:
-    """Counted by torch on tensors without memory; blocks that are alike are counted once."""
+    """Return the number of operations of each part of a model for a sequence of `time` tokens.
+
+    torch counts them on tensors without memory; blocks of the same kind are counted once.
+    """
     plan = plan_of(model)
     x = _stream(model, time)
     shared = model.shared(torch.arange(time, device="meta"), x)
@@ -99,10 +105,7 @@ def by_operations(model: nn.Module, time: int) -> Costs:
 
 
 def stream_and_logits(model: nn.Module, time: int) -> tuple[Tensor, Tensor]:
-    """What goes from block to block for one sequence, [1, T, W], and what comes out in the end, [1, T, V].
-
-    On the device "meta".
-    """
+    """Return the tensor between blocks for one sequence, [1, T, W], and the output, [1, T, V], on the device "meta"."""
     stream = _stream(model, time)
     return stream, _on_meta(model, "unembed", stream)
 
@@ -113,14 +116,14 @@ def _stream(model: nn.Module, time: int) -> Tensor:
 
 
 def operations(module: nn.Module, method: str, *inputs: Tensor) -> float:
-    """Of a module's method for inputs on the device "meta"; a multiplication and an addition are two."""
+    """Return the operations of a module's method for inputs on "meta"; a multiply-add counts as two."""
     with FlopCounterMode(display=False) as counter:
         _on_meta(module, method, *inputs)
     return float(counter.get_total_flops())
 
 
 class _Calls(nn.Module):  # type: ignore[misc]
-    """A method as a module's forward, since parameters can be replaced only for that."""
+    """A method as the forward of a module, because parameters can be replaced only in a module's forward."""
 
     def __init__(self, module: nn.Module, method: str) -> None:
         super().__init__()
@@ -132,7 +135,7 @@ class _Calls(nn.Module):  # type: ignore[misc]
 
 @contextmanager
 def _evenly_used(model: nn.Module) -> Iterator[None]:
-    """Experts compute as if all were chosen as often: without values nobody knows which are."""
+    """Let all experts compute the same number of tokens: tensors without values do not say which experts are chosen."""
     modules = [module for _, module in named(model, plan_of(model).experts)]
 
     def forward_of(experts: Any) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -164,7 +167,7 @@ def _size(module: nn.Module) -> float:
 
 
 def table(ranges: Sequence[range], costs: Costs, unit: str) -> str:
-    """The stages for a person to read."""
+    """Return the stages as a table for people."""
     lines = [f"stage  blocks  {unit}"]
     total = costs.stem + sum(costs.blocks) + costs.tail
     for index, blocks in enumerate(ranges):

@@ -1,7 +1,7 @@
-"""Pipeline parallelism: consecutive blocks on each stage, micro-batches in between.
+"""Pipeline parallelism: each stage has consecutive blocks, and micro-batches pass through the stages.
 
-The schedules are torch's. Stages are made of parts of the one model, whose parameters keep their names: so any layout
-reads any other one's checkpoints.
+The schedules are torch's. Stages consist of parts of one model, whose parameters keep their names, so any layout can
+read the checkpoints of any other one.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SCHEDULES = {
     "DualPipeV": schedules.ScheduleDualPipeV,
 }
 UNITS = {"Parameters": "parameters", "Compute": "operations", "Profile": "time"}
-"""What a table of stages shows the shares of."""
+"""The unit whose shares a table of stages shows, by balance."""
 _V_SHAPED = ("ZBV", "DualPipeV")  # a rank's second stage is the mirror image of its first
 
 
 @dataclass(frozen=True)
 class StepShape:
-    """What a rank computes in a step."""
+    """The size of the work of a rank in a step."""
 
     time: int  # tokens of a sequence
     micro_batch: int  # sequences
@@ -48,7 +48,7 @@ class StepShape:
 
 
 class Stage(nn.Module):  # type: ignore[misc]
-    """Some consecutive blocks of a model, with its stem if they are the first, with its tail if they are the last."""
+    """Some consecutive blocks of a model. The first stage also has the stem, the last one the tail."""
 
     def __init__(self, model: nn.Module, plan: Plan, index: int, blocks: range, is_last: bool) -> None:
         super().__init__()
@@ -61,7 +61,10 @@ class Stage(nn.Module):  # type: ignore[misc]
         self.positions = torch.empty(0, dtype=torch.int64)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens [B, T] on the first stage, else the stream [B, T, W]; logits [B, T, V] from the last one."""
+        """Return the stream [B, T, W], or the logits [B, T, V] on the last stage.
+
+        x is the tokens [B, T] on the first stage, and the stream on all others.
+        """
         (model,) = self._model
         if self.is_first:
             x = model.embed(x)
@@ -74,9 +77,10 @@ class Stage(nn.Module):  # type: ignore[misc]
 def apply(
     model: nn.Module, mesh: DeviceMesh, config: PipelineConfig, time: int, precision: str, profile: Path | None
 ) -> tuple[list[Stage], str]:
-    """(this rank's stages, of a model of which nothing else is left; a table of all stages).
+    """Return (this rank's stages, a table of all stages). The rest of the model is dropped.
 
-    time: tokens of a sequence, T. profile: where a measured one is kept.
+    `time` is the number of tokens of a sequence, T. `profile` is the file of a measured profile. Raises ConfigError if
+    the model's plan does not name blocks, stem and tail.
     """
     plan = plan_of(model)
     if not (plan.blocks and plan.stem and plan.tail):
@@ -98,13 +102,14 @@ def apply(
 
 
 def own_stages(rank: int, degree: int, config: PipelineConfig) -> list[int]:
+    """Return the indexes of the stages of a rank."""
     if config.schedule in _V_SHAPED:
         return [rank, 2 * degree - 1 - rank]
     return [rank + degree * i for i in range(config.stages_per_rank)]
 
 
 def _forget(model: nn.Module, plan: Plan, blocks: list[int], stages: list[Stage]) -> None:
-    """Drop what other ranks hold; what is left keeps its name."""
+    """Drop the parts of the model that other ranks hold. The parts that are left keep their names."""
     every = model.get_submodule(plan.blocks)
     _replace(model, plan.blocks, nn.ModuleDict({str(i): every.get_submodule(str(i)) for i in sorted(blocks)}))
     for paths, held in (
@@ -123,18 +128,20 @@ def _replace(model: nn.Module, path: str, module: nn.Module | None) -> None:
 
 @dataclass(frozen=True)
 class Examples:
-    """Tensors without memory like those that a schedule sees: so it needs no trial run to find out."""
+    """Tensors without memory with the shapes that a schedule will see, so that it needs no trial run."""
 
-    tokens: Tensor  # of a micro-batch at the first stage
-    stream: Tensor  # between stages
-    logits: Tensor  # out of the last one
+    tokens: Tensor  # the tokens of a micro-batch at the first stage
+    stream: Tensor  # the tensor between stages
+    logits: Tensor  # the output of the last stage
 
     @classmethod
     def of(
         cls, shape: StepShape, stream: Tensor, logits: Tensor, precision: str, mesh: Mesh, *, sliced: bool, split: bool
     ) -> Examples:
-        """stream and logits: of one whole sequence. sliced: the stream along the sequence. split: the logits, by
-        vocabulary."""
+        """Return the examples for a step. `stream` and `logits` are those of one whole sequence.
+
+        `sliced`: the stream is divided along the sequence. `split`: the logits are divided along the vocabulary.
+        """
         batch, time, tp = shape.micro_batch, shape.time // mesh.degree("cp"), mesh.degree("tp")
         between = DTYPES[precision]
 
@@ -170,7 +177,7 @@ class Pipeline:
         loss: Callable[[Tensor, Tensor], Tensor],
         examples: Examples,
     ) -> None:
-        """`loss(logits, targets)`: of a micro-batch, a summand of the step's loss."""
+        """`loss(logits, targets)` returns a micro-batch's summand of the step's loss."""
         self.stages = stages
         parts = [
             _PipelineStage(
@@ -190,11 +197,15 @@ class Pipeline:
         )
 
     def forward_backward(self, tokens: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
-        """This rank's summand of the loss of tokens [B, T]: 0 where there is no last stage. Gradients are complete."""
+        """Compute a step for tokens [B, T], and return this rank's summand of the loss, which is 0 without the last
+        stage.
+
+        After the call, this rank's gradients are complete.
+        """
         return self._run(self._schedule.step, tokens, targets, positions).detach()
 
     def forward(self, tokens: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
-        """The same without gradients."""
+        """Return this rank's summand of the loss like `forward_backward`, without gradients."""
         return self._run(self._schedule.eval, tokens, targets, positions)
 
     def _run(self, schedule: Callable[..., Any], tokens: Tensor, targets: Tensor, positions: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""What is measured of a training: losses held out, divergence, noise, utilization, memory, and its log."""
+"""Measurements of a training: held-out loss, divergence, noise scale, utilization and memory; and its log."""

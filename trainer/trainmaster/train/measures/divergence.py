@@ -1,4 +1,4 @@
-"""Whether training still makes sense: a loss that is not finite, or a loss or gradients far above what they were."""
+"""Divergence: a loss that is not finite, or a loss or gradients far above those of earlier steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.contract.config import DivergenceConfig
 
 
 class Divergence:
-    """Looks at one step after the other. All ranks see the same numbers, so all come to the same finding."""
+    """Checks one step after another. All ranks see the same numbers, so all of them find the same."""
 
     def __init__(self, config: DivergenceConfig) -> None:
         self._loss = _Spikes("loss", config.spikeFactor, config.window)
@@ -19,9 +19,9 @@ class Divergence:
         self._judged = 0  # the last step that was found to be sound
 
     def finding(self, step: int, loss: float, norm: float) -> str:
-        """What is wrong with a step, in words; "" when nothing is, and then the step counts for those that follow.
+        """Return what is wrong with a step, or "" if nothing is; then later steps are compared with it, too.
 
-        A step may be asked about again.
+        A step may be checked more than once.
         """
         if step <= self._judged:
             return ""
@@ -36,20 +36,21 @@ class Divergence:
         return ""
 
     def losses(self) -> list[float]:
-        """What a checkpoint keeps, so that a resumed run judges as an uninterrupted one."""
+        """Return the losses that a checkpoint keeps, so that a resumed run finds the same as an uninterrupted one."""
         return list(self._loss.before)
 
     def norms(self) -> list[float]:
-        """The same of gradients."""
+        """Return the norms of gradients that a checkpoint keeps."""
         return list(self._norm.before)
 
     def resume(self, losses: Iterable[float], norms: Iterable[float] = ()) -> None:
+        """Set the losses and norms of a checkpoint."""
         self._loss.resume(losses)
         self._norm.resume(norms)
 
 
 class _Spikes:
-    """One number of each step against the median of those before. factor None: no rule, and nothing is kept."""
+    """Compares a number of each step with the median of earlier steps. With `factor` None it does nothing."""
 
     def __init__(self, what: str, factor: float | None, window: int) -> None:
         self.before: deque[float] = deque(maxlen=window)

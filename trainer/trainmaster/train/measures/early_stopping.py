@@ -1,4 +1,4 @@
-"""What the losses of evaluations come to: which step was the best, and whether there is any use in going on."""
+"""The scores of evaluations: which step was the best, and whether the run stops early."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from trainmaster.contract.config import EarlyStopConfig
 
 
 class Scores:
-    """All ranks add the same losses, so all come to the same findings.
+    """The losses of all evaluations. All ranks add the same losses, so all of them find the same.
 
-    of: names what was evaluated on; losses on anything else aren't compared with. keep_best: the best step's checkpoint
-    is to be kept.
+    `of` names the data of the evaluations; losses on other data are not compared. `keep_best` says whether the
+    checkpoint of the best step is kept.
     """
 
     def __init__(self, of: str, stop: EarlyStopConfig | None = None, *, keep_best: bool = False) -> None:
-        self.step, self.loss = 0, math.nan  # of the last evaluation
+        self.step, self.loss = 0, math.nan  # step and loss of the last evaluation
         self.best, self.best_step = math.inf, 0
         self.since = 0  # evaluations without an improvement
         self._of, self._stop, self._keep_best = of, stop, keep_best
         self._bar = math.inf  # what an improvement is an improvement on
 
     def add(self, step: int, loss: float) -> bool:
-        """Whether the step is the best so far. A loss that isn't a number never is."""
+        """Add the loss of a step, and return True if it is the lowest so far. NaN never is."""
         self.step, self.loss = step, loss
         margin = self._stop.minDelta if self._stop is not None else 0.0
         if loss < self._bar - margin:
@@ -38,11 +38,11 @@ class Scores:
 
     @property
     def stops(self) -> bool:
-        """Whether the run ends here, before its last step."""
+        """Return True if the run ends here, before its last step."""
         return self._stop is not None and self.since >= self._stop.patience
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps. `keep`: the step whose checkpoint retention spares."""
+        """Return the state for a checkpoint. `keep` is the step whose checkpoint must not be removed."""
         state = {
             "of": self._of,
             "step": self.step,
@@ -55,6 +55,7 @@ class Scores:
         return {**state, "keep": self.best_step} if self._keep_best else state
 
     def load(self, state: Mapping[str, Any]) -> None:
+        """Set the state of a checkpoint."""
         if state.get("of") != self._of:
             return
         # JSON has what isn't finite as text.

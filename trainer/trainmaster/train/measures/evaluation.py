@@ -1,4 +1,4 @@
-"""Evaluations: the model's loss on data that isn't trained on, each time on the same sequences."""
+"""Evaluations: the loss of the model on data that it is not trained on, each time on the same sequences."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trainmaster.train.transfer import to_device
 
 
 class Evaluation:
-    """`rows`: sequences that a rank computes at once."""
+    """The evaluations of a run. A rank computes `rows` sequences at once."""
 
     def __init__(self, config: TrainingConfig, evaluation: EvaluationConfig, rows: int) -> None:
-        """Raises ConfigError for data that can't be evaluated on."""
+        """Open the data. Raises ConfigError if it is not fit for evaluations."""
         self.source, self.samples = heldout.build(config, evaluation)
         self.tokens = self.source.valid_tokens(0, self.samples)
         of = f"{self.samples} of {self.source.fingerprint}"
@@ -28,11 +28,11 @@ class Evaluation:
         self._every, self._last, self._rows = evaluation.every, config.steps, rows
 
     def due(self, step: int) -> bool:
-        """Whether the state after `step` is to be evaluated, and hasn't been."""
+        """Return True if the state after `step` is to be evaluated, and has not been."""
         return step > self.scores.step and (step % self._every == 0 or step == self._last)
 
     def loss(self, parallel: Parallel, device: torch.device, beat: Callable[[], None]) -> float:
-        """The mean over all tokens: the same bits on all ranks. `beat` is called now and then."""
+        """Return the mean loss over all tokens, with the same bits on all ranks. `beat` is called after each part."""
         mesh = parallel.mesh
         total = torch.zeros((), dtype=torch.float64, device=device)
         parallel.model.eval()
@@ -49,7 +49,10 @@ class Evaluation:
         return float(total.item()) / self.tokens
 
     def _parts(self, data_rank: int, data_ranks: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets [rows, ...] of this rank. All ranks get as many parts, since they compute together."""
+        """Yield the inputs and targets, [rows, …], of this rank.
+
+        All ranks get the same number of parts, because they compute together.
+        """
         for start in range(0, self.samples, self._rows * data_ranks):
             first = min(start + self._rows * data_rank, self.samples)
             batch = self.source.batch(0, range(first, min(first + self._rows, self.samples)))

@@ -1,4 +1,4 @@
-"""Who has a rank's memory: what the rank says when it has run out of it."""
+"""What takes a rank's memory: the sentence that a rank reports when its memory is exhausted."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ELSE = "the loss"
 
 
 class Activations:
-    """What forward passes keep for their backward passes, by parts of a model: its children, and each block.
+    """The bytes that forward passes keep for their backward passes, by part of a model: its children, and each block.
 
-    Autograd itself tells, tensor by tensor, while `counted`; so it is exact, whatever the parallelism and whatever
-    wrappers there are, but costs microseconds for each tensor. What recomputation keeps isn't autograd's, and not here.
+    Autograd reports each tensor within `counted`, so the numbers are exact with every parallelism and wrapper, but each
+    tensor costs microseconds. What recomputation keeps is not reported by autograd, and is not counted.
 
-    most: bytes of each part when it had most, over all micro-batches that were under way at once.
+    `most` has the bytes of each part at its maximum, over all micro-batches under way at once.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -40,6 +40,7 @@ class Activations:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
+        """A context in which the tensors that autograd keeps are counted."""
         handles = []
         for name, part in self._parts.items():
             handles.append(part.register_forward_pre_hook(lambda part, _, name=name: self._enter(name, part)))
@@ -89,8 +90,10 @@ class _Kept:
 def report(
     model: nn.Module, optimizer: Any, others: Iterable[Tensor], activations: Activations, device: torch.device
 ) -> str:
-    """One sentence for a person: the largest owners of this rank's memory. others: tensors that are kept beside those
-    of the model and its optimizer."""
+    """Return a sentence that names the largest parts of this rank's memory.
+
+    `others` are tensors that are kept in addition to those of the model and its optimizer.
+    """
     states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     owners = {
         "parameters": _bytes(model.parameters()),
@@ -105,6 +108,7 @@ def report(
 
 
 def amount(size: float) -> str:
+    """Return a size in bytes as text."""
     for unit in UNITS:
         if size < 1023.5 or unit == UNITS[-1]:
             break
@@ -113,7 +117,7 @@ def amount(size: float) -> str:
 
 
 def _of_parts(most: Counter[str]) -> str:
-    """Parts that differ in a number alone are named once."""
+    """Return the parts and their sizes as text. Parts whose names differ only in a number are named once."""
     alike: dict[str, list[int]] = {}
     for name, size in most.items():
         alike.setdefault(re.sub(r"\d+", "*", name), []).append(size)
@@ -151,6 +155,6 @@ def _give_back(kept: tuple[Tensor, Any]) -> Tensor:
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    """Of their storages, each counted once."""
+    """Return the bytes of the storages of tensors. Each storage is counted once."""
     places = [local(tensor).untyped_storage() for tensor in tensors]
     return sum({place.data_ptr(): place.nbytes() for place in places}.values())

@@ -1,4 +1,4 @@
-"""What rank 0 prints as it trains, for those who read a pod's log: where it began, where it stands, where it ended."""
+"""The lines that rank 0 prints while it trains, for people who read a pod's log."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ _MEMORY = {"ram": "the ranks' own memory", "peer": "memory, some of it a peer's"
 
 
 class StepLog:
-    """`shown`: on the one rank that prints. A line for the first step, for the last, and every ten seconds between.
+    """Prints a line for the first step, for the last one, and every ten seconds between them.
 
-    `unit`: what samples are counted in."""
+    `shown` is true on the one rank that prints. `unit` is the unit of samples.
+    """
 
     def __init__(self, shown: bool, total_steps: int, unit: str = "tokens") -> None:
         self._shown, self._total, self._unit = shown, total_steps, unit
-        self.utilization: Utilization | None = None  # of devices, where there is something to tell of them
+        self.utilization: Utilization | None = None  # utilization of devices, if it is known
         self._said_at: float | None = None
         self._tokens = self._steps = 0  # since then
 
     def print_note(self, words: str) -> None:
-        """Print `words`, which are of the whole run and of no single step. "" prints nothing."""
+        """Print a sentence about the whole run. "" prints nothing."""
         if self._shown and words:
             print(words, flush=True)
 
@@ -32,7 +33,7 @@ class StepLog:
             print(f"resumed after step {step} of {self._total}, from {_MEMORY.get(tier, path)}", flush=True)
 
     def step(self, step: int, loss: float, tokens: int, seconds: float) -> None:
-        """A step of the whole world is complete: its loss, its tokens, and how long it took."""
+        """Note that a step of the whole world is complete, with its loss, its tokens and its seconds."""
         if not self._shown:
             return
         now = time.monotonic()
@@ -47,7 +48,7 @@ class StepLog:
         self._said_at, self._tokens, self._steps = now, 0, 0
 
     def evaluation(self, scores: Scores) -> None:
-        """There is a new one; and if the run ends with it, why."""
+        """Print a new evaluation, and why the run ends with it, if it does."""
         if not self._shown:
             return
         print(f"evaluation: step {scores.step}, loss {scores.loss:.4f}", flush=True)

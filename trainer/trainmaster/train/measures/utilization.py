@@ -1,9 +1,8 @@
-"""How much of what its devices could compute a run makes use of: model FLOPs utilization (MFU; Chowdhery et al.,
-"PaLM", arXiv 2204.02311, appendix B).
+"""Model FLOPs utilization: the share of what its devices can compute that a run uses for its model.
 
-Counted is what the model needs: a multiplication and an addition are two operations, attention is of the whole square,
-and a backward pass takes twice its forward pass. What recomputation does again, and optimizers, count as nothing, so a
-technique that only keeps devices busy doesn't show as one that is fast.
+MFU: Chowdhery et al., "PaLM", arXiv 2204.02311, appendix B. Only what the model needs is counted: a multiplication and
+an addition are two operations, attention is counted for the whole square, and a backward pass takes twice its forward
+pass. Recomputation and optimizers are not counted, so a technique that only keeps devices busy does not look fast.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ _PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
     (r"T4\b", {"16": 65, "fp32": 8.1}),
     (r"V100", {"16": 125, "fp32": 15.7}),
 )
-"""TFLOP/s of dense matrix products by part of a device's name, from NVIDIA's data sheets. The first that fits counts.
-"16": fp16, and bf16 where there is one."""
+"""TFLOP/s of dense matrix products by part of a device's name, from NVIDIA's data sheets. The first that matches
+counts. "16": fp16, and bf16 where there is one."""
 
 
 def peak(device: str, precision: str, matmul_precision: str) -> float | None:
-    """FLOP/s that a device of this name reaches at best in what a job's `precision` and `matmulPrecision` say; None if
-    nobody knows."""
+    """Return the highest FLOP/s of a device with this name in `precision` and `matmul_precision`, or None if
+    unknown."""
     for pattern, peaks in _PEAKS:
         if re.search(pattern, device):
             kind = {"fp8": "fp8", "bf16": "16", "fp16": "16"}.get(precision, "fp32")
@@ -53,8 +52,10 @@ def peak(device: str, precision: str, matmul_precision: str) -> float | None:
 
 
 def flops(model: nn.Module, facts: Facts) -> float | None:
-    """Operations of the forward and the backward pass of one sequence, or of one image, of a whole model. None of a
-    model of one's own: only it knows what inputs it takes."""
+    """Return the operations of a forward and a backward pass of one sequence, or one image, of a whole model.
+
+    Return None for a user's own model, because only the model knows which inputs it takes.
+    """
     if not facts.known:
         return None
     if facts.image:
@@ -65,9 +66,9 @@ def flops(model: nn.Module, facts: Facts) -> float | None:
 
 @dataclass(frozen=True)
 class Utilization:
-    """Of the devices of a run, as rank 0 sees its own.
+    """The utilization of the devices of a run, as rank 0 sees its own device.
 
-    step_flops: operations of a whole step per device. peak: FLOP/s of a device, None if nobody knows.
+    `step_flops` are the operations of a whole step per device. `peak` is the FLOP/s of a device, None if unknown.
     """
 
     device: torch.device
@@ -78,8 +79,11 @@ class Utilization:
     def of(
         cls, model: nn.Module, facts: Facts, config: TrainingConfig, world_size: int, device: torch.device
     ) -> Utilization | None:
-        """Before the model is taken apart. None where there is nothing to tell: a CPU's cores are shared with others,
-        and what it could compute at best stands nowhere."""
+        """Return the utilization of a run. Call it before the model is divided.
+
+        Return None on a CPU, whose peak is not known and whose cores are shared with others, and for a user's own
+        model.
+        """
         if device.type != "cuda":
             return None
         each = flops(model, facts)
@@ -89,7 +93,7 @@ class Utilization:
         return cls(device, each * config.batch.global_ / world_size, best)
 
     def numbers(self, seconds: float) -> dict[str, float]:
-        """For metrics.jsonl, of a step that took so long: TFLOP/s of a device, and that as a part of its best."""
+        """Return the TFLOP/s of a device and the MFU for metrics.jsonl, for a step of `seconds`."""
         reached = self.step_flops / seconds
         return {
             "tflops": round(reached / 1e12, 3),
@@ -97,7 +101,7 @@ class Utilization:
         }
 
     def words(self, seconds: float) -> str:
-        """For people, of steps that took so long each, and how much memory they took at most."""
+        """Return a sentence about the speed and the peak memory of a device, for steps of `seconds`."""
         numbers = self.numbers(seconds)
         used = torch.cuda.max_memory_allocated(self.device) / 2**30
         whole = torch.cuda.get_device_properties(self.device).total_memory / 2**30

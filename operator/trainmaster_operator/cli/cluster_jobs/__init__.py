@@ -1,0 +1,1 @@
+"""Commands that create, restart and delete jobs on a cluster."""

@@ -1,1 +1,0 @@
-"""Commands for models, data and shells, most of them carried out by the trainer."""

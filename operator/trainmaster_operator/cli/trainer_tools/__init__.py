@@ -1,0 +1,1 @@
+"""Commands for models, data and shells. The trainer carries out most of them."""

@@ -1,0 +1,43 @@
+"""Why a rank failed, told to its agent over the channel before the process ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any
+
+from trainmaster.contract.wire import channel, environment
+from trainmaster.contract.wire.codes import Cause, ExitCode
+
+
+def tell(cause: Cause, message: str, traceback: str, *, cascade: bool = False, step: int = 0) -> None:
+    """Send the last words to the agent, if there is one. It never raises, because the process is ending anyway."""
+    words = {"cause": cause.value, "message": message[:2000], "traceback": traceback[-20000:], "cascade": cascade}
+    _send(channel.FAILED, {**words, "step": step})
+
+
+def refuse(words: str) -> int:
+    """Report in a sentence why this rank cannot run, to the agent and on standard error.
+
+    Return the exit code, after which no restart is tried. It never raises.
+    """
+    tell(Cause.CONFIG_ERROR, words, "")
+    with contextlib.suppress(OSError, ValueError):
+        print(f"trainmaster: {words}", file=sys.stderr, flush=True)
+    return int(ExitCode.CONFIG_ERROR)
+
+
+def tell_exit(code: int) -> None:
+    """Report that the program ends itself by SystemExit. Its last output are its last words. It never raises."""
+    _send(channel.EXITS, {"code": code})
+
+
+def _send(kind: str, fields: dict[str, Any]) -> None:
+    fd = os.environ.get(environment.CHANNEL_FD)
+    if not fd:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        link = channel.Channel.open(os.dup(int(fd)))
+        link.send(kind, fields)
+        link.close()

@@ -1,0 +1,51 @@
+"""How metrics.jsonl is written: one JSON object per line, whole lines or nothing, NaN and infinity as strings."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_NAME = "metrics.jsonl"
+_TAIL_BYTES = 64 * 1024
+"""Size of the end of the file in which the last whole line is looked for."""
+
+
+class MetricsWriter:
+    """Appends lines to metrics.jsonl. The file is opened when the first line is written."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+
+    def append(self, output: Path, line: Mapping[str, Any]) -> None:
+        """Append a whole line to the file in the folder `output`, or nothing. Raises OSError."""
+        data = json.dumps({key: finite(value) for key, value in line.items()}).encode() + b"\n"
+        path = output / _NAME
+        if self._fd < 0:
+            output.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        # One write: lines stay whole, whatever ends this process.
+        written = os.write(self._fd, data)
+        if written < len(data):
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def last_step(output: Path) -> int:
+    """Return the step of the last whole line of metrics.jsonl in the folder `output`; 0 without one."""
+    try:
+        with open(output / _NAME, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            line = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
+        return int(json.loads(line)["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def finite(value: Any) -> Any:
+    """Return `value`, or a string if it is NaN or infinite: JSON has no such numbers."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
