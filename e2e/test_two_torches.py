@@ -28,10 +28,9 @@ def _other_torch() -> None:
 
 def give_another_torch(world: World, slot: int) -> None:
     """The kubelet starts the container again with the other image, and the pod stays."""
-    pod = world.kube.get("Pod", world.pod(slot), world.namespace)
-    (name,) = [container["name"] for container in pod["spec"]["containers"]]
-    patch = {"spec": {"containers": [{"name": name, "image": images.OTHER_TORCH}]}}
-    world.kube.patch("Pod", world.pod(slot), world.namespace, patch)
+    (container,) = world.kube.get("Pod", world.pod(slot), world.namespace)["spec"]["containers"]
+    containers = [{**container, "image": images.OTHER_TORCH}]
+    world.kube.patch("Pod", world.pod(slot), world.namespace, {"spec": {"containers": containers}})
 
 
 def assert_both_pods_and_torch_are_named(world: World, failed: Object) -> None:
