@@ -19,7 +19,7 @@ from trainmaster_operator.cli.argument_parser import parser
 
 _OURS = ("operator", "trainer", "benchmarks", "tests/suite", "e2e", "charts", "claims", "docs/generate", "simulation")
 _UNCHECKED = (
-    *(".", "cd", "docker", "export", "git", "kind", "python3", "torchrun", "uv"),
+    *(".", "cd", "docker", "export", "for", "git", "kind", "python3", "torchrun", "uv"),
     *("aws", "az", "eksctl", "gcloud"),  # of clouds
 )
 _WRITTEN = ("storage.yaml", "values-images.yaml", "/var/lib/trainmaster-e2e/values.yaml")
