@@ -29,7 +29,7 @@ for step in range(1, int(sys.argv[1]) + 1):
     time.sleep(0.01)
 """
 OPTIMIZING = """
-import time, torch
+import time, torch, uncompiled
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 while True:
     optimizer.step()
@@ -92,6 +92,7 @@ def test_a_script_that_knows_nothing_of_faults_has_them_too(
 ) -> None:
     world = make_world(machine_zygote)
     operator = world.operator
+    world.script((ROOT / "tests" / "e2e" / "scripts" / "uncompiled.py").read_text(), "uncompiled.py")
     world.start([sys.executable, world.script(OPTIMIZING)])
     operator.wait_for_step(1)
     assert ask(world, "oom:rank=0").returncode == 0

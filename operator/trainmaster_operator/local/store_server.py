@@ -18,14 +18,18 @@ from typing import Any
 
 from aiohttp import web
 
-from trainmaster_operator.cluster.port import ApiError, Invalid, Unavailable
+from trainmaster_operator.cluster.objects import bookmark
+from trainmaster_operator.cluster.port import BOOKMARK, ApiError, Invalid, Unavailable, WatchEvent
 from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.local.store_faults import Trouble
+from trainmaster_operator.local.watch_history import Cursor
 
 VERBS = ("list", "get", "create", "update", "update_status", "patch", "apply", "delete", "resize", "evict", "bind")
 
 BODY_LIMIT = 16 * 1024 * 1024
 KEEP_ALIVE_S = 3600.0
+BOOKMARK_EVERY_S = 60.0
+"""As of a real API server: a watch that is silent for minutes counts as dead in health checks and alerts."""
 BACKLOG = 1024  # Number of connections that may wait to be accepted; beyond it a client is refused at once.
 
 _MALFORMED = (TypeError, ValueError, KeyError, AttributeError)
@@ -33,10 +37,17 @@ _MALFORMED = (TypeError, ValueError, KeyError, AttributeError)
 
 class StoreServer:
     """Serves `store` until closed. The same event loop may also use the store directly. `trouble`: injected faults
-    for the clients of this socket."""
+    for the clients of this socket. `bookmark_every_s`: a watch gets a bookmark after so many seconds of silence."""
 
-    def __init__(self, store: MemoryStore, path: Path, trouble: Trouble | None = None) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        path: Path,
+        trouble: Trouble | None = None,
+        bookmark_every_s: float = BOOKMARK_EVERY_S,
+    ) -> None:
         self.store = store
+        self.bookmark_every_s = bookmark_every_s
         self.trouble = trouble or Trouble()
         self.trouble.begins.append(self._break_watches)
         self.path = path
@@ -117,9 +128,8 @@ class StoreServer:
         try:
             await response.prepare(request)
             while True:
-                await cursor.ready.wait()
                 try:
-                    events = cursor.take()
+                    events = await self._next(cursor)
                 except ApiError as error:
                     await response.write(_line(_described(error)))
                     return response
@@ -131,6 +141,16 @@ class StoreServer:
         finally:
             cursor.close()
             self._watches.discard(task)
+
+    async def _next(self, cursor: Cursor) -> list[WatchEvent]:
+        """What is new to a watch, or a bookmark if nothing is for a while. Raises Gone."""
+        try:
+            async with asyncio.timeout(self.bookmark_every_s):
+                await cursor.ready.wait()
+        except TimeoutError:
+            history = cursor.history
+            return [WatchEvent(BOOKMARK, bookmark(history.kind, str(history.latest())))]
+        return cursor.take()
 
     def _call(self, verb: str, act: Callable[..., Awaitable[Any]]) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:

@@ -116,7 +116,7 @@ class _Failing(Collector):
         failing = GaugeMetricFamily(
             "trainmaster_jobs_failing_api_calls",
             "Jobs whose last pass the API server refused or did not answer, by reason. Pods that can't be created are "
-            "reported by the job's condition Scheduled instead. Only the leader reports this.",
+            "reported by the job's condition Scheduled instead. Only the leader exports this metric.",
             labels=["reason"],
         )
         if self._operator.leader.leading:
@@ -129,7 +129,7 @@ class _Failing(Collector):
 def _by_phase(records: list[JobRecord], leads: bool) -> GaugeMetricFamily:
     family = GaugeMetricFamily(
         "trainmaster_jobs",
-        f"Jobs by phase; {UNREADABLE}: their manifest is invalid here. Only the leader reports them.",
+        f"Jobs by phase; {UNREADABLE}: the operator can't parse their manifest. Only the leader exports this metric.",
         labels=["phase"],
     )
     if leads:

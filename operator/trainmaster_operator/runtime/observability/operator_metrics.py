@@ -4,9 +4,10 @@ ignores the first value of a series. docs/metrics.md is generated from these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.registry import Collector
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.meta import unpack_counts
@@ -34,6 +35,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(_First(self._begin_at_zero))
         self.passes = Counter(
             "trainmaster_reconcile_total",
             "Passes over a job, by result: ok, conflict, unavailable, error.",
@@ -145,10 +147,15 @@ class Metrics:
             ["certificate"],
             registry=self.registry,
         )
-        self._begin_at_zero()
+        self._has_begun = False
         self._unsettled: dict[tuple[JobKey, int], tuple[float, Recovery]] = {}
 
     def _begin_at_zero(self) -> None:
+        """Make the series whose labels are known. They are made when somebody first reads the registry: that takes as
+        long as all else of an operator's start, and most operators of simulations and tests end without being read."""
+        if self._has_begun:
+            return
+        self._has_begun = True
         for counter, results in (
             (self.passes, ("ok", "conflict", "unavailable", "error")),
             (self.writes, ("intent", "progress", "create", "delete", "resize")),
@@ -236,6 +243,17 @@ class Metrics:
 
     def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(f"trainmaster_{name}", text, buckets=_FAST_S, registry=self.registry)
+
+
+class _First(Collector):
+    """Does something before the registry's other collectors are read, and has no metrics itself."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    def collect(self) -> Iterator[Metric]:
+        self._act()
+        yield from ()
 
 
 def _replaced(old: JobState, new: JobState) -> int:
