@@ -109,6 +109,7 @@ class LocalPod:
             process_tree.die_with_parent(signal.SIGKILL)
             if os.getppid() != kubelet:
                 os._exit(1)  # it died between fork and prctl
+            process_tree.relax()
 
         try:
             with open(self.log, "ab") as log:
