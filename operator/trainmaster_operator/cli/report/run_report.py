@@ -39,10 +39,10 @@ _TONES = {
 
 _COLUMNS = {
     "round": "one start of all ranks; each restart begins the next round.",
-    "reached": "the last step before the failure.",
+    "reached": "the highest step that any rank had completed; the rank that failed may have completed one step less.",
     "resumed": "the step of the checkpoint from which training continued.",
     "source": "where that checkpoint was: in the memory of the pod, in that of another pod (peer), or on storage.",
-    "steps lost": "steps that had to run a second time.",
+    "steps lost": "steps after the checkpoint, up to the one that was reached, which had to run a second time.",
     "total": "the time from the failure to the end of the first step of the new round.",
 }
 """What the columns of the table of recoveries mean."""
