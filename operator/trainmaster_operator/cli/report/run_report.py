@@ -100,7 +100,7 @@ def _body(
     yield html_page.tiles(_facts(status, metrics, unit))
     # The text is read again only after a success: its file system answered up to the last step.
     guess = guessing_loss(training) if status.phase is JobPhase.SUCCEEDED and metrics.has_losses else None
-    yield from report_curves.sections(status, metrics, track, unit, guess, skip_empty=failed)
+    yield from report_curves.sections(status, metrics, track, unit, guess, skip_empty=failed, scripted=not training)
     yield from _after_the_curves(status)
     if not failed:
         yield last_failure
