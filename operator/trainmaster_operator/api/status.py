@@ -174,8 +174,8 @@ class FailureRecord(Group):
     )
     step: int | None = Field(
         None,
-        description="The last step that the failed rank had completed. Other ranks may have completed one step more. If "
-        "no rank failed, it is the highest step that the job had completed.",
+        description="The last step that the failed rank had completed. Other ranks may have completed one step more. "
+        "If no rank failed, it is the highest step that the job had completed.",
     )
     round: int | None = Field(None, description="The number of the round that the failure ended.")
     time: Time | None = Field(None, description="The time at which the failure happened.")
