@@ -231,6 +231,8 @@ class LocalRun:
             self._show_printed()  # last words come before what is said of the end
             for piece in news(old, new, scripted=self._scripted):
                 self._display.tell(piece)
+                if piece.word == "failure" and (told := self._teller.explain_traceback(new.lastFailure)) is not None:
+                    self._display.tell(told)
             stopped = new.phase is JobPhase.SUSPENDED and event.object["spec"].get("suspend")
             if new.phase.finished or stopped:
                 self._ended.set()
