@@ -153,9 +153,9 @@ def test_a_node_has_as_many_ranks_as_a_pod_of_the_job(write_job: WriteJob, monke
     [
         (
             [],
-            "trainmaster: this machine's CPU is measured, unless it has a GPU; then 9 layouts of 2 ranks are compared",
+            "this machine's CPU is measured, unless it has a GPU; then 9 layouts of 2 ranks are compared",
         ),
-        (["--tflops", "400"], "trainmaster: 9 layouts of 2 ranks are compared"),
+        (["--tflops", "400"], "9 layouts of 2 ranks are compared"),
     ],
 )
 def test_a_plan_says_what_it_will_do_before_anything_else_runs(
