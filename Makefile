@@ -35,7 +35,7 @@ PYTEST := $(BIN)/python -m pytest -n $(or $(WORKERS),3)
 test: venv  ## every test that needs no cluster, but those that guard releases only
 	$(PYTEST) -m "not release"
 
-test-all: venv  ## those that guard releases, too (tests/suite/releases.txt lists them)
+test-all: venv  ## all tests that need no cluster, with those that guard releases (tests/suite/releases.txt lists them)
 	$(PYTEST)
 
 frameworks: venv  ## TensorFlow, JAX, DeepSpeed and XGBoost, each in an environment of its own, with kills and hangs; ONLY=jax
@@ -59,7 +59,7 @@ $(OLDEST)/.installed: pyproject.toml constraints.txt | $(STAMP)
 test-changed: venv  ## what the change since main, or since BASE, can reach
 	$(BIN)/python -m tests.suite.reach $(if $(BASE),--base $(BASE))
 
-reach: venv  ## record anew what each test executes, for test-changed; ONLY=tests/planning renews a part
+reach: venv  ## record again what each test executes, for test-changed; ONLY=tests/planning renews a part
 	$(BIN)/python -m tests.suite.reach.record $(if $(ONLY),--only $(ONLY))
 
 durations: venv  ## measure all tests, on a machine that does nothing else, for tests/suite/durations.json
@@ -112,43 +112,43 @@ $(DOCS)/.installed: pyproject.toml | $(STAMP)
 	$(BIN)/uv pip install --quiet --python $(DOCS)/bin/python --requirements pyproject.toml --extra docs
 	@touch $@
 
-soak: venv  ## simulated faults by the hundred thousand; SCHEDULES=100000 SECONDS_LIMIT=600 EXHAUSTIVE=1 say how many
+soak: venv  ## simulated faults by the hundred thousand; SCHEDULES=100000 SECONDS_LIMIT=600 EXHAUSTIVE=1 set how many
 	$(BIN)/python -m simulation soak $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SECONDS_LIMIT),--seconds $(SECONDS_LIMIT)) $(if $(EXHAUSTIVE),--exhaustive)
 
-soak-runs: venv  ## whole runs with random faults and resizes, each held against a calm one; RUNS=50, half an hour
+soak-runs: venv  ## whole runs with random faults and resizes, each compared with an undisturbed one; RUNS=50, half an hour
 	$(BIN)/python -m tests.e2e.soak $(if $(RUNS),--runs $(RUNS))
 
 claims:  ## run the commands that show what README and docs claim, on a fresh clone; ONLY="demo recovery" runs a part
 	$(PYTHON) -m claims $(if $(ONLY),--only $(ONLY)) $(if $(WITH_CLUSTER),--cluster)
 
-bench-recovery: venv  ## recovery time beside torchrun's; raw samples go to benchmarks/results/
+bench-recovery: venv  ## recovery time, compared with torchrun; raw samples go to benchmarks/results/
 	$(BIN)/python -m benchmarks.recovery
 
-bench-goodput: venv  ## time that was of use under faults, beside torchrun and a shell loop; goes on where it was
+bench-goodput: venv  ## share of useful time under faults, compared with torchrun and a shell loop; continues an earlier run
 	$(BIN)/python -m benchmarks.goodput
 
 bench-tiers: venv  ## recovery from own memory, from a peer's, from storage; 10 MB to 1 GB of state
 	$(BIN)/python -m benchmarks.tiers
 
-bench-overhead: venv  ## tokens/s beside a hand-written loop
+bench-overhead: venv  ## tokens/s, compared with a hand-written loop
 	$(BIN)/python -m benchmarks.overhead
 
 bench-compiling: venv  ## tokens/s with and without torch.compile
 	$(BIN)/python -m benchmarks.compiling
 
-bench-pinning: venv  ## step time of ranks with cores of their own, beside the default
+bench-pinning: venv  ## step time of ranks that are pinned to cores, compared with the default
 	$(BIN)/python -m benchmarks.pinning
 
-bench-trainer: venv  ## tokens/s of DDP, FSDP2, TP and PP beside torch by hand, Accelerate and DeepSpeed
+bench-trainer: venv  ## tokens/s of DDP, FSDP2, TP and PP, compared with plain torch, Accelerate and DeepSpeed
 	DS_BUILD_OPS=0 $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev,bench]'
 	$(BIN)/python -m benchmarks.trainer
 
-bench-cluster: venv  ## recovery on a cluster: ranks, pods, nodes and leaders that go; needs `make cluster`
+bench-cluster: venv  ## recovery on a cluster: ranks, pods, nodes and leaders that are lost; needs `make cluster`
 	$(BIN)/python -m benchmarks.cluster_recovery
 	$(BIN)/python -m benchmarks.cluster_lost_node
 	$(BIN)/python -m benchmarks.cluster_spares
 
-bench-create: venv  ## time to create a job's pods, beside a bare client's; needs `make cluster`
+bench-create: venv  ## time to create a job's pods, compared with a bare client; needs `make cluster`
 	$(BIN)/python -m benchmarks.create
 
 bench-idle: venv  ## memory and CPU of the operator for jobs at rest; needs `make cluster`
@@ -181,7 +181,7 @@ e2e: venv  ## end-to-end tests; CLUSTER=own, kind or current; a cluster that was
 	@test -n "$(UP_$(CLUSTER))" || { echo "CLUSTER=$(CLUSTER): own, kind or current"; exit 2; }
 	trap '$(DOWN_$(CLUSTER)) || exit 1' EXIT; $(UP_$(CLUSTER)) && E2E_CLUSTER=$(CLUSTER) $(BIN)/python -m e2e
 
-cluster-down:  ## end that Kubernetes and leave nothing of it but a cache
+cluster-down:  ## end that Kubernetes and remove everything except a cache
 	$(PYTHON) -m e2e.cluster down
 
 # With REGISTRY, also: PLATFORMS, BASE, TORCH, BUILDER, BUILD_OPTIONS, VALUES, PLAIN_HTTP=1 (docs/install.md).

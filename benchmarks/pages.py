@@ -101,9 +101,9 @@ def waits() -> Iterator[str]:
     facts, cases = load("waits")
     yield "## What a step waits for"
     yield ""
-    yield "One rank on one core (`python -m benchmarks.waits`): data as a share of a step, and how long a save keeps"
-    yield "the loop. Its copy goes on beside the next step, and takes its share of the one core there, which the step"
-    yield f"behind a save shows. Medians. {machine(facts)}"
+    yield "One rank on one core (`python -m benchmarks.waits`): the time for data as a share of a step, and how long a"
+    yield "save blocks the loop. The copy of a save continues during the next step and uses part of the only core, so"
+    yield f"the step after a save is slower. The figures are medians. {machine(facts)}"
     yield ""
     data = [case for case in cases if case.case.startswith("data")]
     yield from table(
@@ -116,13 +116,15 @@ def waits() -> Iterator[str]:
         kinds = ("waiting for a save", "a step, no save before it", "a step behind a save")
         save, step, behind = (by[kind, system].median for kind in kinds)
         rows.append([system, f"{save * 1e3:.1f} ms", f"{step:.3f} s", f"{save / step:.1%}", f"{behind:.3f} s"])
-    yield from table(["state", "a save keeps the loop for", "a step", "of it", "the step behind a save"], rows)
+    yield from table(
+        ["state", "a save blocks the loop for", "a step", "share of a step", "the step after a save"], rows
+    )
 
 
 def trainer() -> Iterator[str]:
     """The same training, by others."""
     facts, cases = load("trainer")
-    yield "## Training beside other systems"
+    yield "## Training, compared with other systems"
     yield ""
     yield "The same GPT, weights, samples, batch, AdamW and clipping over two ranks on CPU (`make bench-trainer`;"
     yield "[what is compared, and how](trainer-speed.md)). Our tokens/s over those of each other system: the mean of"
@@ -204,8 +206,8 @@ def pinning() -> Iterator[str]:
     yield "## Ranks on cores of their own"
     yield ""
     yield "A small GPT over two ranks of one thread each, on as many cores (`make bench-pinning`): runs with ranks that"
-    yield "are pinned, beside runs with ranks that the kernel moves as it likes, in turn. Medians of a step; the ratio"
-    yield f"with the lower end of its one-sided 95 % interval. {machine(facts)}"
+    yield "are pinned take turns with runs whose ranks the kernel may move. The figures are medians of a step, and"
+    yield f"the ratio with the lower end of its one-sided 95 % interval. {machine(facts)}"
     yield ""
     rows = []
     for default, pinned in zip(cases[::2], cases[1::2], strict=True):

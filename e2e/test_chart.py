@@ -22,6 +22,8 @@ UNSEEN = {
     ("", "configmaps", "create"),
 }
 """Rights whose use these tests can't show."""
+BY_VALUES = {("", "nodes", verb) for verb in ("get", "list", "patch")}
+"""Rights that the values nodes.taint and nodes.list grant: some tests install the chart with them for a while."""
 
 
 @pytest.mark.exclusive
@@ -91,5 +93,5 @@ def test_the_operator_needs_and_has_the_same_rights(world: World, machine: Machi
                     for resource in rule["resources"]
                     for verb in rule["verbs"]
                 }
-    assert used - granted == set()
+    assert used - granted - BY_VALUES == set()
     assert granted - used <= UNSEEN

@@ -10,13 +10,16 @@ import pytest
 from e2e.installation import NAMESPACE
 from e2e.kube import Object
 from e2e.world import World
+from trainmaster.contract.wire import ExitCode
 
 pytestmark = pytest.mark.trial
 
-HANGS = """
-import os, signal, time
+HANGS_BESIDE_A_BROKEN_DEVICE = f"""
+import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("rank", os.environ["RANK"], flush=True)
+if os.environ["RANK"] == "0":
+    time.sleep(2)
+    sys.exit({ExitCode.HARDWARE_FAULT.value})
 time.sleep(3600)
 """
 
@@ -85,13 +88,12 @@ def test_a_service_that_is_deleted_comes_back(world: World) -> None:
 
 def test_the_ranks_of_a_replaced_pod_that_hang_do_not_use_up_its_grace(world: World) -> None:
     """The grace is longer than this test would wait: only the agent's own kill ends the pod in time."""
-    job = world.script(["python3", "-c", HANGS], template={"terminationGracePeriodSeconds": 3600})
+    command = ["python3", "-c", HANGS_BESIDE_A_BROKEN_DEVICE]
+    job = world.script(command, replicas=1, template={"terminationGracePeriodSeconds": 3600})
+    job["spec"]["workers"]["ranksPerPod"] = 2
     world.submit(job)
-    world.wait_phase("Running", "Starting")
-    world.wait(lambda status: status.get("round") or None, "a round")
-    world.kube.patch("DistributedTrainingJob", "job", world.namespace, {"spec": {"restart": 1}})
-    for slot in (0, 1):
-        world.gone("Pod", world.pod(slot), 120)
+    world.kube.wait("Pod", world.pod(0, 1), world.namespace, lambda found: found is not None, "it is replaced")
+    world.gone("Pod", world.pod(0), 120)
 
 
 @pytest.mark.exclusive

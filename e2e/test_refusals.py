@@ -103,8 +103,8 @@ def test_a_quota_that_fills_in_a_run_and_is_raised_costs_waiting_alone(world: Wo
     set_quota(world, 1)
     world.kube.delete("Pod", world.pod(1), world.namespace, grace_s=0)
     words = world.wait(lambda status: "exceeded quota" in reason(status) and reason(status), "the reason")
-    assert words.startswith("Refused: 1 of 2 pods can't be created: ")
-    assert "exceeded quota" in world.kube.wait_event("Refused", "job", world.namespace)["message"]
+    assert words.startswith("QuotaExceeded: 1 of 2 pods can't be created: ")
+    assert "exceeded quota" in world.kube.wait_event("QuotaExceeded", "job", world.namespace)["message"]
     set_quota(world, 2)
     world.succeeded()
     assert_one_curve(world, 400)

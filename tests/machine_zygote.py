@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,11 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in changed} | _AT_START
 
 
-@pytest.fixture(scope="session")
-def machine_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The socket of a zygote that serves this machine's agents."""
-    folder = tmp_path_factory.mktemp("zygote")
-    path = folder / "z.sock"
-    with open(folder / "log", "wb") as log:
+@contextmanager
+def serving(path: Path, log_file: Path) -> Iterator[None]:
+    """A zygote that serves this machine's agents at the socket `path`. Raises RuntimeError if it was not there until
+    the end: agents would have started zygotes of their own, each of which imports torch."""
+    with open(log_file, "wb") as log:
         zygote = tied.popen(
             [sys.executable, "-m", "trainmaster.agent.zygote.root", "--socket", str(path)],
             env=base_environment(environment()),
@@ -43,6 +43,18 @@ def machine_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             stderr=log,
             start_new_session=True,
         )
-    yield path
-    zygote.send_signal(signal.SIGTERM)
-    zygote.wait(10)
+    try:
+        yield
+        if zygote.poll() is not None:
+            raise RuntimeError(f"the zygote ended too early: {log_file.read_text()[-300:]}")
+    finally:
+        zygote.send_signal(signal.SIGTERM)
+        zygote.wait(10)
+
+
+@pytest.fixture(scope="session")
+def machine_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of a zygote that serves this machine's agents."""
+    folder = tmp_path_factory.mktemp("zygote")
+    with serving(folder / "z.sock", folder / "log"):
+        yield folder / "z.sock"

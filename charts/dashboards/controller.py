@@ -7,8 +7,12 @@ from typing import Any
 from charts.dashboards import signs
 from charts.dashboards.layout import page, variable
 from charts.dashboards.panels import (
+    BLUE,
     GREEN,
+    GREY,
+    NOBODY_LEADS,
     NOTHING_SCRAPED,
+    ORANGE,
     RED,
     YELLOW,
     Column,
@@ -19,7 +23,28 @@ from charts.dashboards.panels import (
 )
 
 IN = 'namespace=~"$namespace", pod=~"$pod"'
-RESULT_COLORS = {"ok": GREEN, "conflict": YELLOW, "unavailable": "orange", "error": RED}
+RESULT_COLORS = {"ok": GREEN, "conflict": YELLOW, "unavailable": ORANGE, "error": RED}
+CODE_COLORS = {
+    "200": GREEN,
+    "201": "light-green",
+    "404": GREY,
+    "409": YELLOW,
+    "403": RED,
+    "0": "dark-red",
+    "500": "dark-orange",
+    "503": ORANGE,
+}
+ANSWER_COLORS = {
+    "ok": GREEN,
+    "elsewhere": BLUE,
+    "gone": GREY,
+    "throttled": YELLOW,
+    "unavailable": ORANGE,
+    "unauthorized": RED,
+    "bad": "dark-red",
+    "error": "light-red",
+}
+EVENT_COLORS = {"told": GREEN, "counted": BLUE, "dropped": ORANGE, "failed": RED}
 _RECENT = "$__rate_interval"
 
 
@@ -55,8 +80,8 @@ def operator() -> Any:
                     number(
                         1,
                         "Operators that lead",
-                        "Good: 1. With 0, running jobs go on training, but nothing recovers and no job starts: follow "
-                        "the runbook operator-down.",
+                        "Good: 1. With 0, running jobs continue to train, but nothing recovers and no job starts: "
+                        "follow the runbook operator-down.",
                         Query(f"sum(trainmaster_leader{{{IN}}})"),
                         unit="short",
                         steps=((None, RED), (1, GREEN), (2, RED)),
@@ -90,6 +115,7 @@ def operator() -> Any:
                         "pods.",
                         Query(f"sum(trainmaster_agents_connected{{{IN}}})"),
                         unit="short",
+                        none=NOBODY_LEADS,
                     ),
                     number(
                         5,
@@ -99,6 +125,7 @@ def operator() -> Any:
                         Query(f'sum(trainmaster_jobs{{{IN}, phase="Unreadable"}})'),
                         unit="short",
                         steps=((None, GREEN), (1, RED)),
+                        none=NOBODY_LEADS,
                     ),
                     number(
                         6,
@@ -119,13 +146,13 @@ def operator() -> Any:
                         Query(signs.of_operators(IN)),
                         [
                             Column("namespace", "Namespace"),
-                            Column("pod", "Operator"),
-                            Column("sign", "What is wrong", width=320),
-                            Column("command", "Type this first", width=540),
+                            Column("pod", "Operator", width=260),
+                            Column("sign", "What is wrong", width=310),
+                            Column("command", "Type this first", width=530),
                             Column("runbook", "Runbook"),
                         ],
                         span=24,
-                        none="Nothing that is known",
+                        none="No sign that anything is wrong",
                         height=6,
                     ),
                 ],
@@ -188,6 +215,7 @@ def operator() -> Any:
                         "0 and 5xx: the API server is away.",
                         Query(_rate("api_calls_total", "code"), "{{code}}"),
                         unit="ops",
+                        colors=CODE_COLORS,
                         none=NOTHING_SCRAPED,
                     ),
                     curves(
@@ -211,9 +239,9 @@ def operator() -> Any:
                     curves(
                         14,
                         "Silence of watches",
-                        "Since the API server last told anything. Good: below 60 s, since it gives a sign of life each "
+                        "Since the API server last sent anything. Good: below 60 s, since it sends a sign of life each "
                         "minute. Above 180 s the operator sees nothing any more.",
-                        Query(f"max by (kind) (trainmaster_watch_age_seconds{{{IN}}})", "{{kind}}"),
+                        Query(f"max by (kind) (trainmaster_watch_age_seconds{{{IN}}} < Inf)", "{{kind}}"),
                         unit="s",
                         steps=((None, GREEN), (180, RED)),
                         none=NOTHING_SCRAPED,
@@ -254,15 +282,17 @@ def operator() -> Any:
                         "stranger.",
                         Query(_rate("channel_requests_total", "result"), "{{result}}"),
                         unit="reqps",
+                        colors=ANSWER_COLORS,
                         none=NOTHING_SCRAPED,
                     ),
                     curves(
                         18,
                         "Events about jobs",
-                        "Per second, by what became of them. Good: told and counted. dropped: one job makes too many "
+                        "Per second, by result. Good: told (written) and counted. dropped: one job makes too many "
                         "of them. failed: the API server did not take them.",
                         Query(_rate("events_total", "result"), "{{result}}"),
                         unit="ops",
+                        colors=EVENT_COLORS,
                         none="No event in this time",
                     ),
                 ],

@@ -9,6 +9,7 @@ from charts.dashboards.layout import page, variable
 from charts.dashboards.panels import (
     CATEGORY_COLORS,
     GREEN,
+    NOBODY_LEADS,
     NOTHING_SCRAPED,
     ORANGE,
     PHASE_COLORS,
@@ -31,9 +32,9 @@ ACTIVE = "Starting|Running|Recovering|Resizing|Suspending"
 
 
 def _jobs(phases: str) -> str:
-    """The number of jobs in these phases; 0 if an operator is scraped and has none; nothing if none is scraped."""
+    """The number of jobs in these phases; 0 if an operator leads and has none; nothing if none leads."""
     series = f'max by (namespace, job) (trainmaster_job_phase{{{IN}, phase=~"{phases}"}})'
-    return f"count({series}) or 0 * max(trainmaster_leader)"
+    return f"count({series}) or 0 * (sum(trainmaster_leader) > 0)"
 
 
 def _share(kind: str, window: str) -> str:
@@ -64,6 +65,7 @@ def fleet() -> Any:
                         "job-held say what to do.",
                         Query(_jobs("Failed|Held|Unreadable")),
                         unit="short",
+                        none=NOBODY_LEADS,
                         steps=((None, GREEN), (1, RED)),
                     ),
                     number(
@@ -73,6 +75,7 @@ def fleet() -> Any:
                         "of waiting jobs says what each one waits for.",
                         Query(_jobs("Pending")),
                         unit="short",
+                        none=NOBODY_LEADS,
                         steps=((None, GREEN), (1, YELLOW)),
                     ),
                     number(
@@ -82,6 +85,7 @@ def fleet() -> Any:
                         "started. If it falls and nobody ended a job, look at the jobs that need a person.",
                         Query(_jobs(ACTIVE)),
                         unit="short",
+                        none=NOBODY_LEADS,
                     ),
                     number(
                         4,
@@ -109,8 +113,8 @@ def fleet() -> Any:
                     number(
                         6,
                         "Operators that lead",
-                        "Good: 1. With 0, running jobs go on training, but nothing recovers and no job starts: follow "
-                        "the runbook operator-down.",
+                        "Good: 1. With 0, running jobs continue to train, but nothing recovers and no job starts: "
+                        "follow the runbook operator-down.",
                         Query("sum(trainmaster_leader)"),
                         unit="short",
                         steps=((None, RED), (1, GREEN), (2, RED)),
@@ -121,7 +125,7 @@ def fleet() -> Any:
                         "Each sign that something is wrong with a job, or that no operator leads, with the command to "
                         "type first and the runbook that goes on from there. Good: empty. A sign can be seen here "
                         "before its alert fires, which waits until it has lasted.",
-                        Query(signs.of_jobs_and_leader(IN)),
+                        Query(signs.of_jobs(IN)),
                         [
                             *PLACE,
                             Column("sign", "What is wrong", width=340),
@@ -130,7 +134,7 @@ def fleet() -> Any:
                         ],
                         span=24,
                         sort="+Namespace",
-                        none="Nothing that is known",
+                        none="No sign that anything is wrong",
                     ),
                     rows(
                         7,
@@ -275,7 +279,7 @@ def fleet() -> Any:
                         steps=((None, RED), (0.8, ORANGE), (0.9, YELLOW), (0.95, GREEN)),
                         most=1,
                         span=8,
-                        none="No job has made a step",
+                        none="No job that is known has made a step",
                     ),
                     rows(
                         16,
@@ -300,6 +304,7 @@ def fleet() -> Any:
                         ],
                         span=16,
                         sort="Failures",
+                        none="No operator tells of a job",
                     ),
                 ],
             ),

@@ -22,7 +22,7 @@ from charts.dashboards.panels import (
 )
 
 IN = 'namespace="$namespace", job="$job"'
-NO_JOB = "No such job"
+NO_JOB = "No operator tells of it"
 NO_STEP = "No step yet"
 
 
@@ -70,7 +70,7 @@ def job() -> Any:
                         "that have to be done again.",
                         Query(f"{_of('step')} / {_of('total_steps')}"),
                         unit="percentunit",
-                        none=NO_STEP,
+                        none="Not known now",
                         decimals=1,
                     ),
                     number(
@@ -109,13 +109,13 @@ def job() -> Any:
                     number(
                         6,
                         "Newest checkpoint",
-                        "How old the newest one on storage is: that much work is lost if all pods go at once. Good: "
-                        "below the interval of spec.checkpoint. Older than twice that: follow the runbook "
+                        "How old the newest one on storage is: that much work is lost if all pods are lost at once. "
+                        "Good: below the interval of spec.checkpoint. Older than twice that: follow the runbook "
                         "job-checkpoint-old.",
                         Query(_of("checkpoint_age_seconds", 'tier="storage"')),
                         unit="s",
                         steps=((None, GREEN), (3600, YELLOW), (7200, RED)),
-                        none="No checkpoint",
+                        none="Not known now",
                     ),
                     rows(
                         26,
@@ -123,14 +123,14 @@ def job() -> Any:
                         "Each sign that something is wrong with the job, with the command to type first and the "
                         "runbook that goes on from there. Good: empty. A sign can be seen here before its alert fires, "
                         "which waits until it has lasted.",
-                        Query(signs.of_jobs(IN)),
+                        Query(signs.of_one_job(IN)),
                         [
                             Column("sign", "What is wrong", width=400),
                             Column("command", "Type this first", width=700),
                             Column("runbook", "Runbook"),
                         ],
                         span=24,
-                        none="Nothing that is known",
+                        none="No sign that anything is wrong",
                         height=6,
                     ),
                     rows(
@@ -202,7 +202,6 @@ def job() -> Any:
                         "stands still. A jump down: a restart from an earlier checkpoint.",
                         [Query(_of("step"), "done"), Query(_of("total_steps"), "to do")],
                         unit="short",
-                        decimals=0,
                         none=NO_STEP,
                     ),
                     curves(
@@ -309,7 +308,7 @@ def job() -> Any:
                         Query(_of("workers", by="state"), "{{state}}"),
                         unit="short",
                         decimals=0,
-                        none=NO_JOB,
+                        none="No pod of it runs",
                     ),
                 ],
             ),

@@ -26,6 +26,8 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 SOURCE = "${datasource}"
 NOTHING_SCRAPED = "No operator of Trainmaster is scraped"
+NOBODY_LEADS = "No operator leads"
+"""Only the leader tells of jobs and agents."""
 NOTHING = "None"
 LETTERS = "ABCDEFGH"
 """What Grafana calls the queries of a panel."""

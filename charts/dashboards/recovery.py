@@ -32,7 +32,6 @@ def _grown(name: str, more: str = "", by: str = "", window: str = "$__range") ->
 
 
 def recovery() -> Any:
-    phases = 'phase!="total"'
     recent = "$__rate_interval"
     return page(
         "recovery",
@@ -71,7 +70,7 @@ def recovery() -> Any:
                         "Mean time of a recovery",
                         "From the failure to the first step of the new round. Good: seconds in place, below a minute "
                         "for a new pod. If it is longer, the panel by phase says which phase to look at.",
-                        Query(f"{_grown('recovery_seconds_total', phases)} / {_grown('recoveries_total')}"),
+                        Query(f"{_grown('recovery_seconds_total')} / {_grown('recoveries_total')}"),
                         unit="s",
                         steps=((None, GREEN), (60, YELLOW), (300, RED)),
                         none=NO_JOB,
@@ -133,7 +132,7 @@ def recovery() -> Any:
                         "seconds. detect: shorten recovery.hang. schedule: keep spares. start: see docs/failures.md "
                         "on imports. load: keep checkpoints in memory.",
                         Query(
-                            f"sort_desc({_grown('recovery_seconds_total', phases, 'phase')} "
+                            f"sort_desc({_grown('recovery_seconds_total', by='phase')} "
                             f"/ on () group_left () {_grown('recoveries_total')} > 0)",
                             "{{phase}}",
                         ),
@@ -235,7 +234,7 @@ def recovery() -> Any:
                     curves(
                         15,
                         "Suspicions of a hang",
-                        "Of all jobs of the operator. Good: none. raised, dropped because the ranks went on, "
+                        "Of all jobs of the operator. Good: none. raised, dropped because the ranks continued, "
                         "confirmed where nothing is done about it. Many that are dropped: the limit of recovery.hang "
                         "is too short for the jobs.",
                         Query(

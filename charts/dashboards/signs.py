@@ -6,7 +6,7 @@ put into the command by Prometheus, so that it can be copied from the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 RESTARTS = 3
 """Failures of one cause within an hour from which on a job fails again and again."""
@@ -26,18 +26,19 @@ _STRAGGLER = "-o jsonpath={.status.internal.straggler}"
 
 
 def of_jobs(matchers: str) -> str:
-    """What is wrong with the jobs that `matchers` select: series with the labels sign, command and runbook."""
-    return _joined("namespace, job", _signs_of_jobs(matchers))
+    """What is wrong with the jobs that `matchers` select, and a row if no operator leads: series with the labels
+    namespace, job, sign, command and runbook."""
+    return _joined(("namespace", "job"), [*_signs_of_jobs(matchers), _no_leader("trainmaster_leader")])
 
 
-def of_jobs_and_leader(matchers: str) -> str:
-    """The same, and a row if no operator leads."""
-    return _joined("namespace, job", [*_signs_of_jobs(matchers), _no_leader("trainmaster_leader")])
+def of_one_job(matchers: str) -> str:
+    """The same for a single job, whose name needs no column."""
+    return _joined((), [*_signs_of_jobs(matchers), _no_leader("trainmaster_leader")])
 
 
 def of_operators(matchers: str) -> str:
     """What is wrong with the operators that `matchers` select."""
-    return _joined("namespace, pod", _signs_of_operators(matchers))
+    return _joined(("namespace", "pod"), _signs_of_operators(matchers))
 
 
 def _signs_of_jobs(of: str) -> Iterator[str]:
@@ -108,8 +109,8 @@ def _signs_of_operators(of: str) -> Iterator[str]:
     errors = f'sum by (namespace) (increase(trainmaster_reconcile_total{{{of}, result="error"}}[1h])) > 0'
     told = _sign(errors, "Some job can't be handled")
     yield _of_operator(told, "operator-errors", _LOGS)
-    stale = f"max by (namespace, pod) (trainmaster_watch_age_seconds{{{of}}}) > 180"
-    told = _sign(stale, "It hears nothing of the API server any more")
+    stale = f"max by (namespace, pod) (trainmaster_watch_age_seconds{{{of}}} < Inf) > 180"
+    told = _sign(stale, "It receives nothing from the API server")
     yield _of_operator(told, "operator-slow", _LOGS)
 
 
@@ -118,8 +119,9 @@ def _no_leader(operators: str) -> str:
     return _of_operator(told, "operator-down", "kubectl get lease trainmaster-operator -n")
 
 
-def _joined(names: str, signs: Sequence[str] | Iterator[str]) -> str:
-    return f"max by ({names}, sign, command, runbook) ({' or '.join(signs)})"
+def _joined(names: Sequence[str], signs: Iterable[str]) -> str:
+    labels = ", ".join((*names, "sign", "command", "runbook"))
+    return f"max by ({labels}) ({' or '.join(signs)})"
 
 
 def _not_a_number(series: str) -> str:

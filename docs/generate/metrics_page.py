@@ -26,9 +26,9 @@ Each replica of the operator serves its own metrics at `https://<pod>:8444/metri
 [monitoring.md](monitoring.md) says how to scrape them. With `metrics.secure=false`, and for `trainmaster run --port`,
 they are at `http://<address>:<port>/metrics` for everybody.
 
-Labels are bounded: nothing is told per pod or per rank. What is told of jobs comes from the leader alone, so a sum over
-replicas counts each job once; counters and histograms of the operator come from whoever did the work, so sum them too.
-A counter has all of its known label values from the start, at 0, so that `increase()` sees the first failure.
+Labels are bounded: there are no labels for pods or ranks. Only the leader exports metrics of jobs, so a sum over
+replicas counts each job once. Each replica exports the counters and histograms of its own work, so sum them too. A
+counter has all of its known label values from the start, at 0, so that `increase()` sees the first failure.
 
 The usual metrics of a process (`process_cpu_seconds_total`, `process_resident_memory_bytes`, ...) are there as well.
 
@@ -36,9 +36,9 @@ The usual metrics of a process (`process_cpu_seconds_total`, `process_resident_m
 
 These have the labels `namespace` and `job`, which name the training job: scrape with `honor_labels: true`. A job has
 at most {MOST_SERIES} series, also one that never started, and at most {MOST_RUNNING_SERIES} more while it runs
-(phases Starting, Running, Recovering, Resizing, Suspending). After its end it is told of for `metrics.finishedSeconds`
-(6 hours), and no longer than it exists. `metrics.jobs=false` leaves all of them out. Those whose source is the status
-are the same whichever replica leads.
+(phases Starting, Running, Recovering, Resizing, Suspending). After the end of a job its metrics are kept for
+`metrics.finishedSeconds` (6 hours), but not longer than the job exists. With `metrics.jobs=false` none of them is
+exported. Those whose source is the status do not change when another replica leads.
 
 {{columns}}
 """

@@ -92,6 +92,12 @@ def make_images(options: argparse.Namespace) -> None:
         images.deliver()
 
 
+def make_other_torch(options: argparse.Namespace) -> None:
+    _require_cluster()
+    images.make_other_torch(options.wheel)
+    images.deliver()
+
+
 def node(options: argparse.Namespace) -> None:
     _require_cluster()
     if options.action == "add":
@@ -173,6 +179,12 @@ def _parser() -> argparse.ArgumentParser:
         "--template", action="store_true", help="unpack them for nodes of the next `up` too, which then starts sooner"
     )
     command.set_defaults(run=make_images)
+
+    command = commands.add_parser(
+        "other-torch", help="build the trainer's image with another torch, for e2e/test_two_torches.py"
+    )
+    command.add_argument("wheel", type=Path, help="a wheel of torch for the image's Python and for CPUs alone")
+    command.set_defaults(run=make_other_torch)
 
     command = commands.add_parser("binaries", help="build the programs that `up` needs, and start nothing")
     command.set_defaults(run=make_binaries)

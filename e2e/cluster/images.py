@@ -15,12 +15,13 @@ from e2e.cluster.alone import alone
 from e2e.cluster.containerd import LAYOUT
 from e2e.cluster.node_config import PAUSE_IMAGE
 from e2e.cluster.places import BIN, CACHE, IMAGES, REPOSITORY
-from e2e.cluster.shell import run, say, works, write
+from e2e.cluster.shell import ClusterError, run, say, works, write
 
 PYTHON = "docker.io/library/python:e2e"  # neither torch nor trainmaster
 PLAIN_TORCH = "docker.io/trainmaster/plain-torch:e2e"  # torch, but no trainmaster
 OPERATOR = "docker.io/trainmaster/operator:e2e"
 TRAINER = "docker.io/trainmaster/trainer:e2e"
+OTHER_TORCH = "docker.io/trainmaster/other-torch:e2e"  # TRAINER with another torch; built on request only
 COREDNS_IMAGE = "localhost/coredns:e2e"
 BUILT = (PYTHON, PLAIN_TORCH, OPERATOR, TRAINER)
 VALUES: dict[str, Any] = {
@@ -81,9 +82,27 @@ def _make() -> None:
         _build(name, path, REPOSITORY, arguments, "--timestamp=0", f"--target={target}", volumes=volumes)
     run(*_BUILDAH, "rmi", "--prune", check=False)
     for name in BUILT:
-        source = f"containers-storage:[overlay@{_STORE / 'root'}+{_STORE / 'run'}]{name}"
-        run("skopeo", "copy", "--dest-oci-accept-uncompressed-layers", source, f"oci:{LAYOUT.folder}:{name}")
+        _copy_to_layout(name)
     LAYOUT.keep_only({*BUILT, PAUSE_IMAGE, COREDNS_IMAGE})
+
+
+def make_other_torch(wheel: Path) -> None:
+    """Build the image with another torch than the one that is pinned. The next `make` forgets it."""
+    if not wheel.name.startswith("torch-") or not wheel.is_file():
+        raise ClusterError(f"{wheel} is no wheel of torch")
+    with alone("images"), no_strays():
+        try:
+            volumes = (f"{wheel.resolve().parent}:{wheels.MOUNT}:ro",)
+            arguments = {"BASE": TRAINER, "WHEEL": wheel.name}
+            _build(OTHER_TORCH, IMAGES / "other-torch.Dockerfile", IMAGES, arguments, volumes=volumes)
+            _copy_to_layout(OTHER_TORCH)
+        finally:
+            works("umount", _STORE / "root" / "overlay")
+
+
+def _copy_to_layout(name: str) -> None:
+    source = f"containers-storage:[overlay@{_STORE / 'root'}+{_STORE / 'run'}]{name}"
+    run("skopeo", "copy", "--dest-oci-accept-uncompressed-layers", source, f"oci:{LAYOUT.folder}:{name}")
 
 
 def _make_python(base: Path) -> None:

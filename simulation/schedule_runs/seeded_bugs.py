@@ -402,7 +402,7 @@ BUGS = (
     Bug("count a verdict of an older round", _planned(_count_on_any_round)),
     Bug("reset the budget without progress", _patched(failure_budget, "charge", _reset_the_budget)),
     Bug("count a restart twice", _patched(recovery_ladder, "_restart", _count_twice)),
-    Bug("tell a step that nobody knows", _patched(job_progress, "_resumed", _tell_any_step)),
+    Bug("report a step that is not known", _patched(job_progress, "_resumed", _tell_any_step)),
     Bug("resume from an incomplete checkpoint", _patched(Storage, "newest", _resume_from_the_newest)),
     Bug("resume from a checkpoint off the chain", _patched(Storage, "newest", _leave_the_chain)),
     Bug("keep away from nodes for ever", _patched(nodes, "relax_avoidance", _keep_away_for_ever), growing=True),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import gc
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from simulation.faults.random_faults import Fault, inject
@@ -26,6 +29,9 @@ LONGEST_GROWING_S = 6 * 3600.0
 again, and meets orders of nodes that bring nothing."""
 
 SETTLE_S = 60.0
+
+SELDOM = (50_000, 20, 1000)
+"""Thresholds of the garbage collector during a run: the first number is of new objects."""
 
 DELETED = "Deleted"
 
@@ -134,7 +140,8 @@ def simulate(
     violations: list[str] = []
     clock = VirtualClock()
     try:
-        run_virtual(main(), clock)
+        with _seldom_collecting():
+            run_virtual(main(), clock)
     except Deadlock as error:
         violations.append(str(error))
     world = worlds[0]
@@ -147,6 +154,26 @@ def simulate(
         seconds=clock.monotonic(),
         pairs=world.watch.pairs,
     )
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    """Let the garbage collector look about once in a run. With Python's own thresholds it looks some ten times."""
+    _keep_what_stays()
+    before = gc.get_threshold()
+    gc.set_threshold(*SELDOM)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@cache
+def _keep_what_stays() -> None:
+    """Exclude all objects that exist before the first run of this process from garbage collections: nearly all of
+    them belong to modules."""
+    gc.collect()
+    gc.freeze()
 
 
 async def _settle(world: World) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from simulation.schedule_runs import exhaustive
 from simulation.schedule_runs.minimise import minimise
 from simulation.schedule_runs.schedule import Schedule
-from simulation.schedule_runs.simulated_run import Outcome, run_schedule
+from simulation.schedule_runs.simulated_run import SELDOM, Outcome, run_schedule
 from simulation.virtual.promises import State
 
 CHUNK = 50  # schedules
@@ -110,7 +110,7 @@ def _calm() -> None:
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler of the process that forked it would keep it from ending
     gc.freeze()
-    gc.set_threshold(50_000, 20, 1000)
+    gc.set_threshold(*SELDOM)
 
 
 def _run(work: Work) -> Done:

@@ -29,7 +29,7 @@ for step in range(1, int(sys.argv[1]) + 1):
     time.sleep(0.01)
 """
 OPTIMIZING = """
-import time, torch
+import time, torch, uncompiled
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 while True:
     optimizer.step()
@@ -92,6 +92,7 @@ def test_a_script_that_knows_nothing_of_faults_has_them_too(
 ) -> None:
     world = make_world(machine_zygote)
     operator = world.operator
+    world.script((ROOT / "tests" / "e2e" / "scripts" / "uncompiled.py").read_text(), "uncompiled.py")
     world.start([sys.executable, world.script(OPTIMIZING)])
     operator.wait_for_step(1)
     assert ask(world, "oom:rank=0").returncode == 0
@@ -130,7 +131,7 @@ def test_an_agent_that_cannot_open_its_socket_trains_all_the_same(world: World, 
     (world.folder / "trainmaster-pod-0").mkdir(mode=0o755)
     world.start([sys.executable, world.script(STEPPING), "5"], **world.without_torch())
     assert world.wait() == 0
-    assert "faults on purpose can't be asked for" in world.log()
+    assert "no faults can be injected here" in world.log()
 
 
 def test_without_an_agent_there_is_a_sentence(world: World, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import pytest
 
 from tests import tied
 from tests.agent.world import ROOT
+from tests.machine_zygote import environment as environment_at_start
+from trainmaster.agent.shell.launching.agent_settings import load_environment
 from trainmaster.agent.zygote import packets
-from trainmaster.agent.zygote.root import DEFAULT_MODULES
+from trainmaster.agent.zygote.root import MODULES
 from trainmaster.contract.wire import environment
 
 pytestmark = pytest.mark.processes
@@ -40,9 +43,9 @@ class Speaker:
             if received[0]["event"] == event:
                 return received
 
-    def hello(self, key: str) -> Speaker:
-        """Greet; returns a connection to the pristine zygote."""
-        packets.send(self.socket, {"op": "hello", "key": key, "load": _load()})
+    def hello(self, key: str, load: dict[str, str] | None = None) -> Speaker:
+        """Greet; returns a connection to the pristine zygote. `load`: the variables that it was started with."""
+        packets.send(self.socket, {"op": "hello", "key": key, "load": _load() if load is None else load})
         return self.introduced()
 
     def introduced(self) -> Speaker:
@@ -62,9 +65,22 @@ class Speaker:
 
 
 def _load() -> dict[str, str]:
-    from trainmaster.agent.shell.launching.agent_settings import load_environment
-
     return load_environment({**os.environ, "PYTHONPATH": ""})
+
+
+def _machine(path: Path) -> Speaker:
+    """A connection to the zygote at `path`, once it serves."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            sock.connect(str(path))
+        except OSError:
+            sock.close()
+            assert time.monotonic() < deadline, f"nobody serves at {path}"
+            time.sleep(0.05)
+            continue
+        return Speaker(sock)
 
 
 @pytest.fixture
@@ -73,7 +89,7 @@ def start_zygote(tmp_path: Path) -> Iterator[Callable[[str], Speaker]]:
 
     def start(modules: str) -> Speaker:
         ours, theirs = packets.pair()
-        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'trainer'}:{tmp_path}", "TRAINMASTER_ZYGOTE_MODULES": modules}
+        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'trainer'}:{tmp_path}", MODULES: modules}
         argv = [sys.executable, "-m", "trainmaster.agent.zygote.root", "--fd", str(theirs.fileno())]
         process = tied.popen(argv, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
@@ -334,11 +350,10 @@ def test_a_signal_reaches_only_the_ranks_it_is_for(start_zygote: Callable[[str],
     os.kill(pid, 0)
 
 
-def test_our_own_loop_imports_nothing_that_the_zygote_has_not_imported(
-    start_zygote: Callable[[str], Speaker], tmp_path: Path
-) -> None:
+def test_our_own_loop_imports_nothing_that_the_zygote_has_not_imported(machine_zygote: Path, tmp_path: Path) -> None:
     """So a pod that has never trained, a spare that steps in, starts its ranks as fast as one that has."""
-    pristine = start_zygote(DEFAULT_MODULES).hello("k")
+    assert MODULES not in os.environ, "the machine's zygote has imported what a zygote imports by default"
+    pristine = _machine(machine_zygote).hello("own loop", load_environment(environment_at_start()))
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
     (tmp_path / "train.py").write_text(

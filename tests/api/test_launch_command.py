@@ -87,4 +87,4 @@ def test_a_restart_command_is_read_as_the_command_is() -> None:
 
 def test_a_restart_command_is_refused_where_our_own_trainer_goes_on_by_itself() -> None:
     problem = str(validate(job(TRAINMASTER, spec__workers={"replicas": 4, "restartCommand": ["python", "t.py"]}))[0])
-    assert problem.startswith("spec.workers.restartCommand: framework Trainmaster goes on from its checkpoints")
+    assert problem.startswith("spec.workers.restartCommand: framework Trainmaster continues from its checkpoints")

@@ -164,7 +164,7 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         (
             {"spec__workers": {"replicas": 7, "min": 5}, "spec__training__parallelism": {}},
-            "spec.workers: no number of pods from 5 to 7 will do: batch.global 8 doesn't divide by the 7 "
+            "spec.workers: no number of pods from 5 to 7 is possible: batch.global 8 doesn't divide by the 7 "
             "data-parallel ranks; 7 and 14 would",
         ),
         ({"spec__training": ...}, "spec: framework Trainmaster needs spec.training"),
@@ -248,13 +248,16 @@ RULES = "spec.recovery.rules[0]"
         ({"action": "Fail", "message": "a" * 257}, f"{RULES}.message: at most 256 characters are expected, not 257"),
         (
             {"action": "SkipData", "causes": ["Diverged", "Crash"]},
-            f"{RULES}: SkipData needs causes: [Diverged], since only there it is known which samples to skip",
+            f"{RULES}: SkipData needs causes: [Diverged], because only for this cause the samples to skip are known",
         ),
         (
             {"action": "RestartInPlace", "causes": ["Crash", "HardwareFault"]},
-            f"{RULES}: RestartInPlace can't mend HardwareFault, which takes another pod; ReplacePod would",
+            f"{RULES}: RestartInPlace cannot recover from HardwareFault, which needs another pod; use ReplacePod",
         ),
-        ({"action": "Shrink"}, f"{RULES}: Shrink needs workers.min, the fewest pods to go on with"),
+        (
+            {"action": "Shrink"},
+            f"{RULES}: Shrink needs workers.min, the smallest number of pods with which the job continues",
+        ),
     ],
 )
 def test_a_bad_rule_is_one_sentence(rule: dict[str, Any], sentence: str) -> None:
@@ -265,7 +268,7 @@ def test_a_script_has_no_samples_to_skip() -> None:
     rule = {"action": "SkipData", "causes": ["Diverged"]}
     assert told(job(spec__recovery={"rules": [rule]})) == []
     (sentence,) = told(job(PYTORCH, spec__recovery={"rules": [rule]}))
-    assert "SkipData belongs to framework Trainmaster" in sentence
+    assert "SkipData needs framework Trainmaster" in sentence
 
 
 def test_rules_may_name_every_cause_but_those_of_pods_that_do_not_start() -> None:

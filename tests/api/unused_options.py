@@ -60,7 +60,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {**parallelism(dpShard=2), "spec__training__communication": {"bucketMiB": 50}},
-        f"{TRAINING}.communication.bucketMiB: gradients of replicas that dpShard, cp or tp take apart travel",
+        f"{TRAINING}.communication.bucketMiB: with dpShard, cp or tp, replicas exchange gradients block by block",
     ),
     (
         {"spec__checkpoint": {"ram": {"limit": "0", "every": 5}}},
@@ -69,7 +69,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     *(
         (
             {"spec__recovery": {"elastic": {name: 10}}},
-            f"spec.recovery.elastic.{name}: the job has one size only; set workers.min (or workers.max)",
+            f"spec.recovery.elastic.{name}: the job cannot change its size, because neither workers.min nor workers",
         )
         for name in ("waitSeconds", "cooldownSeconds")
     ),
@@ -98,7 +98,7 @@ OF_DERIVED_DEGREES: list[tuple[dict[str, Any], str]] = [
     (parallelism(dpReplicate=4, sharding={"stage": 2}), f"{TRAINING}.parallelism.sharding: it says how shards"),
     (
         {**parallelism(dpShard=4), "spec__training__communication": {"compression": {"method": "bf16"}}},
-        f"{TRAINING}.communication.compression: it is of gradients that replicas sum, and dpReplicate is 1",
+        f"{TRAINING}.communication.compression: it compresses gradients that replicas sum, and dpReplicate is 1",
     ),
 ]
 """The same, where a degree follows from the number of ranks, which an API server doesn't reckon out."""

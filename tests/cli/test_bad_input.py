@@ -77,7 +77,7 @@ def test_validate_is_content_with_a_good_job(write_job: WriteJob, capsys: pytest
         ({"spec__checkpoint": {"resume": "gone"}}, "spec.checkpoint.resume: there is no checkpoint {here}/gone"),
         ({"spec__checkpoint": {"resume": "void"}}, "{here}/void is not a complete checkpoint: it has no manifest.json"),
         ({"spec__checkpoint": {"resume": "torn"}}, "spec.checkpoint.resume: {here}/torn/manifest.json can't be read"),
-        ({"spec__suspend": True}, "spec.suspend: is true: a suspended job doesn't run; leave it out"),
+        ({"spec__suspend": True}, "spec.suspend: is true, and a suspended job does not run; remove the field"),
     ],
     ids=lambda value: str(value)[:50],
 )
@@ -103,7 +103,11 @@ def test_what_is_not_there_is_refused_before_anything_starts(
         ({"pp": 4}, "parallelism.pp: 4 needs at least 4 layers, and model.options.layers is 2; at most 2 would do"),
         ({"cp": 4}, "parallelism.cp: model.options.context 20 doesn't divide into 8"),
         ({"dpShard": 4, "ep": 2}, "parallelism.ep: model llama has no experts; only 1 would do"),
-        ({"tp": 3}, "tp 3, but the job's number of ranks, 4, doesn't divide by 3; 3 and 6 would (workers.replicas 4"),
+        (
+            {"tp": 3},
+            "parallelism: tp 3, but the job's number of ranks, 4, doesn't divide by 3; 3 and 6 would "
+            "(workers.replicas 4",
+        ),
         (
             {"pp": 2, "pipeline": {"schedule": "ZBV"}, "dpReplicate": 2},
             "parallelism.pipeline: ZBV over pp 2 needs at least 4 micro-batches, and batch.global 4 over 2 "

@@ -78,7 +78,7 @@ def test_a_job_for_the_cpu_takes_none() -> None:
     [
         ("CUDA", 0, 0, "CUDA needs a device for each rank, and there are 0 CUDA devices here for 4 ranks"),
         ("CUDA", 8, 6, "CUDA needs a device for each rank, and other runs hold 6 of the 8 CUDA devices here"),
-        ("MPS", 8, 0, "MPS can't be used: it has no float64"),
+        ("MPS", 8, 0, "MPS cannot be used, because losses are summed in float64"),
     ],
 )
 def test_a_device_that_is_asked_for_and_not_to_be_had_is_refused(

@@ -174,7 +174,7 @@ def job_of(write_job: WriteJob, device: str, ranks: int) -> str:
             "CUDA",
             "CUDA needs a device for each rank, and there are 2 CUDA devices here for 4 ranks; use Auto or CPU",
         ),
-        ("MPS", "MPS can't be used: it has no float64, in which losses are summed; use CPU"),
+        ("MPS", "MPS cannot be used, because losses are summed in float64, which MPS does not have; use CPU"),
     ],
 )
 @pytest.mark.usefixtures("two_devices")

@@ -157,7 +157,7 @@ def test_every_answer_to_a_failure_has_words(rung: Rung) -> None:
 
 def test_a_job_that_waits_for_a_person_says_why_and_for_what() -> None:
     held = Condition(
-        type="Held", status="True", reason="Crash", message="rank 2: odd; suspend and resume the job to go on"
+        type="Held", status="True", reason="Crash", message="rank 2: odd; suspend and resume the job to continue it"
     )
     assert told(status(), status(JobPhase.HELD, conditions=[held])) == [f"held: {held.message}"]
 

@@ -68,7 +68,7 @@ def test_without_an_operator_its_absence_is_told_and_no_end_is_promised(
     said = shown(capsys)
     assert "No operator has led for 5m3" in said
     assert "ETA" not in said
-    assert "tiny-worker-2-1 Missing nobody creates it again while no operator leads" in said
+    assert "tiny-worker-2-1 Missing it is not created again while no operator leads" in said
 
 
 def test_a_pod_that_was_deleted_has_a_row_while_an_operator_leads_as_well(

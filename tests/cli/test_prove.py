@@ -98,7 +98,10 @@ def test_without_a_suspect_what_has_a_hidden_position_is_named() -> None:
 
 
 def test_a_script_on_devices_is_told_that_it_chooses_its_kernels_itself() -> None:
-    found, words = compare(calm(), changed(killed(), round=2, step=4, held={"model": "x"})), "in our own loop alone"
+    found, words = (
+        compare(calm(), changed(killed(), round=2, step=4, held={"model": "x"})),
+        "only in Trainmaster's own trainer",
+    )
     assert words in told(found, on_devices=True)
     assert words not in told(found)
     assert words not in told(found, TRAINMASTER, on_devices=True)

@@ -21,6 +21,9 @@ import yaml
 
 from tests import tied
 from tests.cli.conftest import WriteJob
+from tests.e2e import harness
+from tests.e2e.harness import Command
+from tests.e2e.warm import COMMAND
 from tests.stored import flat_status
 from trainmaster.contract.wire import environment
 from trainmaster_operator.local import process_tree
@@ -42,19 +45,28 @@ SMALL = {
 class Run:
     """A `trainmaster run` with a folder of its own for temporary files, so that we see what it leaves."""
 
-    def __init__(self, job: Path, out: Path, temporary: Path, *arguments: str, **variables: str) -> None:
+    def __init__(
+        self, job: Path, out: Path, temporary: Path, *arguments: str, warm: bool = False, **variables: str
+    ) -> None:
+        """`warm`: the command, its operator and its kubelet are forked, and not executed as users do."""
         self.out = out
         self.temporary = temporary
-        command = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(job), "--out", str(out)]
-        self.process = tied.popen(
-            [*command, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            bufsize=1,
-            env={**os.environ, "TMPDIR": str(temporary), **variables},
-            start_new_session=True,
-        )
+        words = ["run", str(job), "--out", str(out), *arguments]
+        all_variables = {**os.environ, "TMPDIR": str(temporary), **variables}
+        self.process: Command
+        if warm:
+            assert harness.interpreter is not None, "the fixture warm_runs sets it"
+            self.process = harness.interpreter.start(words, all_variables)
+        else:
+            self.process = tied.popen(
+                [sys.executable, "-m", COMMAND, *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                bufsize=1,
+                env=all_variables,
+                start_new_session=True,
+            )
         self.lines: list[str] = []
 
     def wait_for(self, word: str) -> str:
@@ -69,7 +81,7 @@ class Run:
     def end(self) -> int:
         output, _ = self.process.communicate(timeout=HANGS_AFTER_S)
         self.lines.append(output)
-        return self.process.returncode
+        return self.process.wait()
 
     @property
     def output(self) -> str:
@@ -130,9 +142,9 @@ def temporary() -> Iterator[Path]:
 def start(tmp_path: Path, temporary: Path, write_job: WriteJob) -> Iterator[Any]:
     runs: list[Run] = []
 
-    def begin(*arguments: str, steps: int = 100_000, **variables: str) -> Run:
+    def begin(*arguments: str, steps: int = 100_000, warm: bool = False, **variables: str) -> Run:
         job = write_job(**SMALL, spec__training__steps=steps)
-        runs.append(Run(job, tmp_path / "out", temporary, *arguments, **variables))
+        runs.append(Run(job, tmp_path / "out", temporary, *arguments, warm=warm, **variables))
         return runs[-1]
 
     yield begin
@@ -187,9 +199,9 @@ def test_nothing_survives_a_kubelet_that_is_killed(start: Any, temporary: Path) 
 
 
 def test_a_run_that_was_asked_to_stop_has_saved_and_goes_on_where_it_was(
-    start: Any, temporary: Path, machine_zygote: Path
+    start: Any, temporary: Path, machine_zygote: Path, warm_runs: None
 ) -> None:
-    shared = {environment.ZYGOTE: str(machine_zygote)}
+    shared = {"warm": True, environment.ZYGOTE: str(machine_zygote)}
     first = start(**shared)
     first.wait_for("running")
     first.process.send_signal(signal.SIGINT)

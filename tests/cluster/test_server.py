@@ -15,16 +15,16 @@ import aiohttp
 import pytest
 
 from tests.cluster.examples import pod
-from trainmaster_operator.cluster.port import LEASE, POD, Invalid, Unavailable
+from trainmaster_operator.cluster.port import BOOKMARK, LEASE, POD, Invalid, Unavailable
 from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.local.store_client import SocketCluster
-from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.local.store_server import BOOKMARK_EVERY_S, StoreServer
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[StoreServer, SocketCluster]]:
+async def served(bookmark_every_s: float = BOOKMARK_EVERY_S) -> AsyncIterator[tuple[StoreServer, SocketCluster]]:
     with tempfile.TemporaryDirectory() as folder:
-        server = StoreServer(MemoryStore(), Path(folder) / "store.sock")
+        server = StoreServer(MemoryStore(), Path(folder) / "store.sock", bookmark_every_s=bookmark_every_s)
         await server.start()
         client = SocketCluster(server.path)
         try:
@@ -59,6 +59,24 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
             with pytest.raises(Unavailable):
                 await call
         await client.close()
+
+    asyncio.run(inside())
+
+
+def test_a_watch_of_a_quiet_store_hears_bookmarks_and_goes_on() -> None:
+    async def inside() -> None:
+        async with served(bookmark_every_s=0.01) as (_, client):
+            created = await client.create(POD, pod("s", "a"))
+            version = created["metadata"]["resourceVersion"]
+            stream = client.watch(POD, version)
+            for _ in range(2):
+                told = await anext(stream)
+                assert (told.type, told.object["metadata"]) == (BOOKMARK, {"resourceVersion": version})
+            await client.create(POD, pod("s", "b"))
+            async for told in stream:
+                if told.type != BOOKMARK:
+                    assert told.object["metadata"]["name"] == "b"
+                    return
 
     asyncio.run(inside())
 

@@ -228,7 +228,7 @@ class Controller:
                 tell("jobs", 0.0, phase="Unreadable")
                 for result, share in (("ok", 1.0), ("conflict", 0.02), ("unavailable", 0.0), ("error", 0.0)):
                     tell("reconcile_total", now * share * jobs / 5, result=result)
-                for result, share in (("ok", 1.0), ("refused", 0.0)):
+                for result, share in (("ok", 1.0), ("unauthorized", 0.0)):
                     tell("channel_requests_total", now * share * jobs * 4, result=result)
                 for code, share in (("200", 1.0), ("201", 0.05), ("409", 0.01), ("0", 0.0)):
                     tell("api_calls_total", now * share * jobs / 10, verb="patch", kind="Pod", code=code)

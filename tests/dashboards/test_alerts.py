@@ -71,7 +71,7 @@ CASES: dict[str, Case] = {
     ),
     "TrainmasterApiCallsFail": Case(
         "15m", {**IN_OPERATOR, "reason": "WebhookFailed"},
-        "What 2 training jobs need of the API server fails: WebhookFailed, for the Trainmaster operator in ops.",
+        "Calls of the API server for 2 training jobs fail: WebhookFailed, for the Trainmaster operator in ops.",
         {f'trainmaster_jobs_failing_api_calls{{{OPERATOR},reason="WebhookFailed"}}': "2x20"},
         {f'trainmaster_jobs_failing_api_calls{{{OPERATOR},reason="WebhookFailed"}}': "2x5 0x15"},
     ),
@@ -95,7 +95,7 @@ CASES: dict[str, Case] = {
     ),
     "TrainmasterWatchStale": Case(
         "10m", {**IN_OPERATOR, "pod": "op-1", "kind": "Pod"},
-        "Operator op-1 has not heard of any Pod for three minutes.",
+        "Operator op-1 has received nothing about any Pod for three minutes.",
         {f'trainmaster_watch_age_seconds{{{OPERATOR},kind="Pod"}}': "185x20"},
         {f'trainmaster_watch_age_seconds{{{OPERATOR},kind="Pod"}}': "175x20"},
     ),

@@ -28,6 +28,11 @@ EMPTY = {
     "trainmaster-recovery 14": "no job restarted in the last hour",
 }
 
+WOBBLE = -0.07
+"""Of made-up values, at the end of the scene."""
+WORKERS = 32 + 8 + 2 + 16
+JOBS = 7
+
 MADE_UP = {
     "trainmaster-fleet 1": {"": 1.0},
     "trainmaster-fleet 2": {"": 1.0},
@@ -52,6 +57,24 @@ MADE_UP = {
     "trainmaster-operator 3": {"": 0.0},
     "trainmaster-operator 6": {"": 60 * 86400.0 - 6 * 3600.0},
     "trainmaster-operator 20": {"trainmaster-operator-6f4c-a": 0.08},
+    "trainmaster-fleet 9": {"Running": 4.0, "Pending": 1.0, "Failed": 1.0, "Succeeded": 1.0},
+    "trainmaster-fleet 10": {"straggler": (1 - 1 / 1.7) / 4},
+    "trainmaster-fleet 11": {"desired": WORKERS, "current": WORKERS, "ready": WORKERS, "spare": 4.0},
+    "trainmaster-fleet 14": {"tokens": (0.3 + 1.2 / 1.7 + 2.5 + 1.2) * 65536 * (1 + WOBBLE / 4)},
+    "trainmaster-job 17": {"storage": 12.0 * (1 + WOBBLE), "memory": 0.4 * (1 + WOBBLE)},
+    "trainmaster-job 20": {"cores": 3.4 * 32},
+    "trainmaster-job 21": {"device": 61e9, "container": 38e9, "process": 31e9},
+    "trainmaster-recovery 7": {"restart": 2 * 0.05 * 3600.0},
+    "trainmaster-recovery 9": {"straggler": 1 - 1 / 1.7},
+    "trainmaster-recovery 10": {"half": 0.01 * 0.5 / 0.7},
+    "trainmaster-operator 8": {"wait": 0.1, "look": 0.1, "decision about a failure": 0.1},
+    "trainmaster-operator 9": {"ok": JOBS / 5, "conflict": JOBS / 5 * 0.02},
+    "trainmaster-operator 10": {"trainmaster-operator-6f4c-a": 0.002, "trainmaster-operator-6f4c-b": 0.002},
+    "trainmaster-operator 13": {"progress": JOBS / 10, "intent": JOBS / 10 * 0.05},
+    "trainmaster-operator 15": {"agents": 8.0 * JOBS, "pods": 8.0 * JOBS},
+    "trainmaster-operator 17": {"ok": 4.0 * JOBS},
+    "trainmaster-operator 18": {"told": JOBS / 600},
+    "trainmaster-operator 21": {"trainmaster-operator-6f4c-a": 1.0, "trainmaster-operator-6f4c-b": 0.0},
 }
 """Values of panels as they were made up: of those that no run on this machine fills, and of some others."""
 

@@ -41,5 +41,5 @@ def test_a_pod_that_is_lost_with_its_node_is_replaced_on_its_neighbours_word(tmp
     outcome = run(small_demo_job(tmp_path, 3, MESH, STEPS), tmp_path / "out", ["lose-node:rank=1,step=20"])
     assert outcome.exit_code == 0, outcome.output
     status = outcome.status
-    assert "its neighbour can't reach it" in status["lastFailure"]["message"]
+    assert "the pod that watches it cannot reach it" in status["lastFailure"]["message"]
     assert (status["restarts"]["pod"], status["incarnations"]) == (1, "0,1,0")

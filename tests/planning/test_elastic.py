@@ -153,7 +153,7 @@ def test_a_wish_is_rounded_down_and_the_condition_says_so() -> None:
     condition = as_wished(world)
     assert condition is not None
     assert (condition.status, condition.reason) == ("False", "RoundedDown")
-    assert condition.message == "9 pods can't share the model and the batch; 8 can, or 10"
+    assert condition.message == "the parallelism and the batch do not allow 9 pods; they allow 8, or 10"
     assert world.status.workers.legalSizes == [2, 3, 4, 5, 6, 7, 8, 10, 12]
 
 
@@ -284,7 +284,7 @@ def test_a_job_goes_on_with_fewer_pods_when_one_does_not_come_back() -> None:
     step_on(world)
     condition = as_wished(world)
     assert condition is not None
-    assert (condition.reason, condition.message) == ("PodsMissing", "3 of 4 pods take part")
+    assert (condition.reason, condition.message) == ("PodsMissing", "the job trains with 3 of 4 pods")
 
 
 def test_it_takes_the_pod_back_after_the_cooldown() -> None:

@@ -396,7 +396,7 @@ def test_the_ladder_is_climbed_rung_by_rung_without_progress() -> None:
     ]
     assert world.status.incarnations == "5*2"  # three of slot 1, then two of all, above the highest
     assert world.status.lastFailure is not None
-    assert "the recovery budget is spent after 3 restarts in place" in world.status.lastFailure.message
+    assert "the recovery budget is exhausted after 3 restarts in place" in world.status.lastFailure.message
 
 
 def test_neither_new_pods_nor_a_suspend_nor_another_operator_set_back_what_was_counted() -> None:
@@ -467,7 +467,7 @@ def test_another_pod_under_the_name_of_a_member_never_takes_part_in_its_round() 
     assert (status.round, status.roundStore, status.incarnations) == (2, "", "0*4")
     assert (status.phase, status.restarts.free) == (JobPhase.RECOVERING, 1)
     assert status.lastFailure is not None
-    assert "another one of its name has taken its place" in status.lastFailure.message
+    assert "another pod has its name now" in status.lastFailure.message
     assert not round_pod_identity.replaced(status, world.pods.values())  # a round that forms may have any pods
     recovered(world, step=12, resumed=10)
     assert (world.status.phase, world.status.round) == (JobPhase.RUNNING, 2)

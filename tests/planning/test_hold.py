@@ -34,7 +34,7 @@ def test_a_person_is_told_why_and_what_to_do() -> None:
     world = held()
     (condition,) = [c for c in world.status.conditions if c.type == "Held"]
     assert (condition.status, condition.reason) == ("True", "Crash")
-    assert condition.message == "rank 2: the loss of rank 2 is odd; suspend and resume the job to go on"
+    assert condition.message == "rank 2: the loss of rank 2 is odd; suspend and resume the job to continue it"
     assert world.status.lastFailure is not None
     assert world.status.lastFailure.rule == "look"
 

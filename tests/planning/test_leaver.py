@@ -26,9 +26,9 @@ def leaves(world: World, slots: tuple[int, ...], step: int) -> None:
 @pytest.mark.parametrize(
     ("slots", "words"),
     [
-        ((1,), "rank 1 ended with exit code 0 after step 50 while 3 others went on"),
-        ((1, 3), "rank 1 (and 1 more) ended with exit code 0 after step 50 while 2 others went on"),
-        ((1, 2, 3), "rank 1 (and 2 more) ended with exit code 0 after step 50 while 1 other went on"),
+        ((1,), "rank 1 ended with exit code 0 after step 50, while 3 other ranks were still training"),
+        ((1, 3), "rank 1 (and 1 more) ended with exit code 0 after step 50, while 2 other ranks were still training"),
+        ((1, 2, 3), "rank 1 (and 2 more) ended with exit code 0 after step 50, while 1 other rank was still training"),
     ],
 )
 def test_the_rank_that_left_is_named_and_not_what_the_others_lost(slots: tuple[int, ...], words: str) -> None:

@@ -26,7 +26,7 @@ def test_a_pod_that_a_node_turns_away_comes_again_a_little_later_and_counts_noth
     assert (world.status.restarts, world.status.recoveries) == (Restarts(), [])
     condition = scheduled(world)
     assert (condition.status, condition.reason) == ("False", "Refused")
-    assert condition.message == f"job-worker-1-0 was turned away by node n2: Evicted: {PRESSURE} (and 1 more)"
+    assert condition.message == f"node n2 rejected pod job-worker-1-0: Evicted: {PRESSURE} (and 1 more)"
     decision = world.plan()
     assert ([d.grace_s for d in decision.delete], decision.create) == ([0.0, 0.0], ())
     for slot in (1, 2):
@@ -45,7 +45,7 @@ def test_a_pod_that_its_node_takes_no_note_of_comes_again_elsewhere_and_counts_n
     assert [e.reason for e in decision.events] == ["Refused"]
     assert (world.status.incarnations, world.status.avoidNodes) == ("0,1,0*2", ["n2"])
     assert (world.status.restarts, world.status.recoveries) == (Restarts(), [])
-    words = "job-worker-1-0 was sent to node n2, which took no note of it for 16 s"
+    words = "pod job-worker-1-0 was assigned to node n2, whose kubelet has not acted on it for 16 s"
     assert scheduled(world).message == words
     (delete,) = world.plan().delete
     assert (delete.name, delete.grace_s) == ("job-worker-1-0", 0.0)

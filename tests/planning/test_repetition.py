@@ -304,6 +304,6 @@ def test_a_spent_budget_tells_that_the_failures_were_the_same() -> None:
         fails_after_a_step(world, "FileNotFoundError: no shard", recurs=Recurrence.UNKNOWN)
     assert world.status.lastFailure is not None
     assert world.status.lastFailure.message == (
-        "the recovery budget is spent after 1 restarts in place, 0 of single pods and 0 of all pods; "
-        "the failure before was the same, also after step 30: FileNotFoundError: no shard"
+        "the recovery budget is exhausted after 1 restarts in place, 0 of single pods and 0 of all pods; "
+        "the previous failure was the same, after the same step 30: FileNotFoundError: no shard"
     )

@@ -104,7 +104,7 @@ def test_a_job_that_diverges_again_and_again_without_progress_fails_in_words() -
         recovered(world, step=0)
     assert world.status.restarts == Restarts(inPlace=3)
     assert world.status.lastFailure is not None
-    assert "training diverges though 2520 samples are left out" in world.status.lastFailure.message
+    assert "training still diverges although 2520 samples are skipped" in world.status.lastFailure.message
 
 
 @pytest.mark.parametrize("samples", [[], [5], [9, 9]])

@@ -60,8 +60,8 @@ def test_a_condition_and_an_event_name_the_fields_that_wait_and_for_what() -> No
     assert known is not None
     assert (known.status, known.reason, known.message) == ("True", "EditsWait", event.message)
     assert known.message == (
-        "spec.training.optimizer.lr changed while the run is on; suspend and resume the job, or run "
-        "`trainmaster restart job`, to begin a run with the new values"
+        "spec.training.optimizer.lr changed while the job runs and will take effect in the next run; suspend and "
+        "resume the job, or run `trainmaster restart job`, to begin a run with the new values"
     )
     assert world.write().events == ()
     assert world.status.observedGeneration == 1

@@ -49,7 +49,7 @@ def test_a_failed_save_is_written_down_at_once_and_holds_until_a_newer_one_is_sa
     assert told.status == "True"
     assert told.message == (
         "step 10 is not saved (the newest step on storage is 5): No space left on device. "
-        "The newest save is tried again, after the last step for 900 s"
+        "The newest save is retried. After the last step it is retried for at most 900 s"
     )
     assert not world.plan().intent
     world.checkpoint = CheckpointSeen(10, 1, "storage")
@@ -192,7 +192,7 @@ def test_the_end_of_a_recovery_tells_no_step_that_nobody_knows() -> None:
         world.obey(slot, step=1)
     (event,) = world.write().events
     assert event.reason == "Recovered"
-    assert event.message.endswith("the script does not tell at which step it goes on")
+    assert event.message.endswith("the script does not report the step from which it continues")
     assert "None" not in event.message
 
 
@@ -221,7 +221,7 @@ def test_a_stop_tells_the_earliest_step_because_ranks_may_pass_it_before_they_he
         ({"deleting": True}, "pod job-worker-1-0 was deleted"),
         (
             {"deleting": True, "disruption": "EvictionByEvictionAPI"},
-            "pod job-worker-1-0 was told to end (EvictionByEvictionAPI)",
+            "the cluster terminates pod job-worker-1-0 (EvictionByEvictionAPI)",
         ),
     ],
     ids=["by a person", "by an eviction"],

@@ -90,7 +90,10 @@ def test_the_words_of_a_stop_say_that_pods_take_with_them_what_is_saved() -> Non
     assert world.status.phase is JobPhase.SUSPENDED
     assert words[0].startswith("all ranks save and stop after step")
     assert words[-1].startswith("every rank saved step")
-    assert [text.endswith("; its pods take with them what is saved: see condition Unprotected") for text in words] == [
+    assert [
+        text.endswith("; the saved state is lost together with the pods: see the condition Unprotected")
+        for text in words
+    ] == [
         True,
         True,
     ]

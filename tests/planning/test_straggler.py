@@ -49,7 +49,7 @@ def test_a_rank_that_the_others_wait_for_all_along_is_named_once() -> None:
     decision = look_again(world, 1)
     assert reasons(decision) == ["Straggler"]
     assert "rank 2 (job-worker-2-0)" in decision.events[0].message
-    assert "1.98 s for its part of a step, the median of the other ranks 1 s" in decision.events[0].message
+    assert "computes for 1.98 s in each step, the median of the other ranks for 1 s" in decision.events[0].message
     assert not look_again(world, 1000).events
     assert world.status.restarts.total == 0
 
@@ -91,7 +91,7 @@ def test_of_two_ranks_the_usual_time_is_that_of_the_other_one() -> None:
     assert known is not None
     assert (known.computeSeconds, known.usualSeconds) == (2.0, 0.8)
     (event,) = look_again(world, WINDOW, [(2.0, 1.2), (2.0, 0.0)]).events
-    assert "needs 2 s for its part of a step, the other rank 0.8 s" in event.message
+    assert "computes for 2 s in each step, the other rank for 0.8 s" in event.message
 
 
 def test_a_rank_that_becomes_slower_is_told_as_slow_as_it_is() -> None:
@@ -100,7 +100,7 @@ def test_a_rank_that_becomes_slower_is_told_as_slow_as_it_is() -> None:
     split(world, (1.8, 0.7), (1.8, 0.75), (1.8, 0.02), (1.8, 0.65))
     slow = [(20.0, 18.9), (20.0, 19.0), (20.0, 0.02), (20.0, 18.8)]
     (event,) = look_again(world, WINDOW, slow).events
-    assert "needs 20 s for its part of a step, the median of the other ranks 1.1 s" in event.message
+    assert "computes for 20 s in each step, the median of the other ranks for 1.1 s" in event.message
     known = world.status.straggler
     assert known is not None
     assert (known.computeSeconds, known.usualSeconds) == (19.98, 1.1)

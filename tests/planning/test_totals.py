@@ -75,6 +75,17 @@ def test_a_resize_is_no_failure_and_one_that_is_overtaken_is_no_recovery() -> No
     assert (told(status).failures, told(status).recoveries, told(status).lostSteps) == ({"Crash": 1}, 0, 0)
 
 
+def test_a_status_that_keeps_its_recoveries_has_the_totals_that_copies_of_them_have() -> None:
+    begun = after(JobState(), phase=JobPhase.RUNNING, accountedAt="2026-01-01T00:00:03.000Z", recoveries=[recovery()])
+    ended = after(begun, recoveries=[recovery(totalSeconds=1.0, clock={"load": 0.4})], lost={"Crash": 1.0})
+    later = {"accountedAt": "2026-01-01T00:01:00.000Z", "lost": {"Crash": 1.5}}
+    kept = after(ended, **later)
+    copied = after(ended, recoveries=[ended.recoveries[0].model_copy()], **later)
+    assert kept == copied
+    assert told(kept).told != told(ended).told
+    assert after(kept) == kept
+
+
 def test_phases_add_what_is_new_of_each_clock_and_no_invented_names() -> None:
     begun = after(JobState(), recoveries=[recovery(clock={"detect": 0.2, "decide": 0.1})])
     ended = after(begun, recoveries=[recovery(clock={"detect": 0.2, "decide": 0.1, "load": 1.0, "gremlins": 9.0})])

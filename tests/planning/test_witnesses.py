@@ -32,7 +32,7 @@ def test_a_silent_agent_that_its_neighbour_misses_too_is_lost_soon() -> None:
     failure = world.status.lastFailure
     assert failure is not None
     assert failure.cause == Cause.AGENT_LOST.value
-    assert "its neighbour can't reach it" in failure.message
+    assert "the pod that watches it cannot reach it" in failure.message
 
 
 def test_neither_signal_is_enough_alone() -> None:

@@ -359,7 +359,7 @@ def test_a_spare_that_cant_be_created_while_ranks_train_is_told_too() -> None:
             await asyncio.sleep(LASTS_S)
             told = world.reconcile_error()
             assert told["reason"] == "WebhookFailed"
-            assert told["message"].startswith("pods beside those that train can't be created: Internal error occurred")
+            assert told["message"].startswith("pods without ranks cannot be created: Internal error occurred")
             assert any(event.startswith("PodsRefused") for event in world.events())
             assert scheduled(world.store)["status"] == "True"
             world.server.heal()
@@ -402,7 +402,7 @@ def test_where_neither_status_nor_events_can_be_written_the_log_and_a_metric_tel
                 assert (registry.get_sample_value("trainmaster_events_total", {"result": "failed"}) or 0) > 0
                 assert world.failing() == {"WebhookFailed": 1}
         assert "its status can't be written: Internal error occurred: failed calling webhook" in caplog.text
-        assert "was not told: Internal error occurred" in caplog.text
+        assert "was not written: Internal error occurred" in caplog.text
 
     run_virtual(main())
 

@@ -89,7 +89,7 @@ def test_a_main_loop_that_is_busy_is_not_stuck_until_it_doesnt_turn_for_long(mon
     busy, (status, words) = asyncio.run(main())
     assert busy == (200, "ok\n")
     assert status == 503
-    assert words.startswith("the main loop has not turned for ")
+    assert words.startswith("the event loop has been blocked for ")
 
 
 def operating(memory, plan, identity="me", **settings):

@@ -18,6 +18,7 @@ from tests.e2e.harness import LIMIT_S, Outcome, run, script_job
 pytestmark = pytest.mark.processes
 
 PROGRAMS = Path(__file__).parent / "programs"
+UNCOMPILED = Path(__file__).parents[1] / "e2e" / "scripts" / "uncompiled.py"
 
 LAUNCHES = {
     "a script": ["python", "tells.py", "-f", "x"],
@@ -54,9 +55,14 @@ LINES = {
 """What stands in front of a program."""
 
 
+def _copy_programs(folder: Path) -> None:
+    shutil.copytree(PROGRAMS, folder, dirs_exist_ok=True)
+    shutil.copy(UNCOMPILED, folder)
+
+
 def run_program(folder: Path, command: list[str], faults: tuple[str, ...] = ()) -> tuple[Outcome, str]:
     """(the outcome of a job of two ranks in a folder with the programs, what all ranks printed)."""
-    shutil.copytree(PROGRAMS, folder, dirs_exist_ok=True)
+    _copy_programs(folder)
     (folder / "tells.py").chmod(0o755)
     outcome = run(script_job(folder, ["env", "FLAVOUR=vanilla", *command]), folder / "out", faults)
     assert outcome.exit_code == 0, outcome.output
@@ -101,7 +107,7 @@ def under_torchrun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
     @cache
     def run_once(program: str) -> set[str]:
         folder = tmp_path_factory.mktemp("torchrun")
-        shutil.copytree(PROGRAMS, folder, dirs_exist_ok=True)
+        _copy_programs(folder)
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
         assert done.returncode == 0, done.stderr
@@ -161,5 +167,10 @@ def test_the_sitecustomize_of_a_job_runs_in_each_rank_of_each_round(
         "    with open('customized/ranks', 'a') as file:\n"
         "        file.write(os.environ['TORCHELASTIC_RESTART_COUNT'] + os.environ['RANK'] + ' ')\n"
     )
-    run_program(tmp_path, ["env", f"PYTHONPATH={customized}", "torchrun", "sharded.py"], ("kill:rank=1,step=6",))
+    # It needs no torch: rank 1 kills itself once, and rank 0 waits until it is ended for that.
+    (tmp_path / "dies.py").write_text(
+        "import os, signal\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    if os.environ['RANK'] == '1':\n        os.kill(os.getpid(), signal.SIGKILL)\n    signal.pause()\n"
+    )
+    run_program(tmp_path, ["env", f"PYTHONPATH={customized}", "torchrun", "dies.py"])
     assert set((customized / "ranks").read_text().split()) == {"00", "01", "10", "11"}

@@ -34,6 +34,10 @@ class Matrices:
             self._known[scenario.name] = self._small.submit(_matrix, scenario).result()
         return self._known[scenario.name]
 
+    def has(self, scenario: Scenario) -> bool:
+        """Whether the scenario's matrix is made."""
+        return scenario.name in self._known
+
     def count(self, scenario: Scenario) -> int:
         """Return how many runs the scenario's matrix has."""
         made = self._known.get(scenario.name)

@@ -24,7 +24,7 @@ FOUND_WITHIN = {
     "resume from an incomplete checkpoint": 50,
     "count the cascade": 50,
     "count a restart twice": 50,
-    "tell a step that nobody knows": 50,
+    "report a step that is not known": 50,
     "reuse a store": 400,
     "forget to reset hang state": 200,
     "overwrite on conflict": 200,

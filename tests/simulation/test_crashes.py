@@ -28,5 +28,11 @@ def test_a_run_that_is_forked_off_is_the_same_as_one_from_the_begin(when: str, m
 
 
 def test_the_matrix_is_large(matrices: Matrices) -> None:
-    """The tests of all scenarios make so many runs, wherever each of them runs."""
-    assert sum(matrices.count(scenario) for scenario in SCENARIOS) >= LEAST
+    """The tests of all scenarios make so many runs, wherever each of them runs. Those of a scenario are counted by a
+    run of it, so no more scenarios are counted than it takes."""
+    runs = 0
+    for scenario in sorted(SCENARIOS, key=lambda scenario: not matrices.has(scenario)):
+        runs += matrices.count(scenario)
+        if runs >= LEAST:
+            break
+    assert runs >= LEAST

@@ -1,6 +1,7 @@
 """Random faults by seed: every job gets through, and every run of a seed is the same run."""
 
 import asyncio
+import gc
 import hashlib
 import os
 import subprocess
@@ -53,6 +54,12 @@ def test_a_seed_is_the_same_run_each_time_and_in_each_process():
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "PYTHONHASHSEED": hash_seed}
         done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == here
+
+
+def test_a_run_leaves_the_garbage_collector_as_it_was():
+    before = gc.get_threshold()
+    run_seed(3)
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

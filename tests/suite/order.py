@@ -4,7 +4,7 @@ A group runs on one worker. Tests in the pytest process are grouped by file. A t
 group of its own, and so is a test that takes long, unless it shares an expensive fixture with other tests of its file.
 The longest group comes first, so that both cores end at about the same time; what was never measured comes before it,
 because it may take any time. Tests with the marker `together` are a group with all of their file that have the same
-parameters: they use what one of them has computed. Nothing here does I/O.
+parameters, or the same argument of the marker: they use what one of them has computed. Nothing here does I/O.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ from tests.suite.measuring import Results, Stopwatch, shared_fixture
 MARKERS = (
     "cuda: needs a CUDA device and is skipped without one; `make cuda ONLY=works` runs these",
     "alone: needs its machine alone; with workers these run last, one after another, when the other workers have ended",
-    "together: uses what other tests of the file with the same parameters have computed; they run on one worker",
+    "together: uses what other tests of the file with the same parameters have computed; they run on one worker. "
+    "With an argument: those with the same argument do, whatever their parameters are",
     "release: guards releases only (tests/suite/releases.txt names it); `make test-all` runs these too",
 )
 OUR_SCHEDULER = ("load", "loadgroup")
@@ -210,11 +211,16 @@ def _is_whole(config: pytest.Config) -> bool:
     return bool(everything) and asked == everything and not named and not left_out
 
 
+def _parameters(item: pytest.Item) -> str:
+    return item.callspec.id if isinstance(item, pytest.Function) else ""
+
+
 def _case(item: pytest.Item) -> order.Case:
     file = file_of(item.nodeid)
     definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
     names = {shared_fixture(found[-1], file) for found in definitions.values() if found}
     shared = tuple(sorted(name for name in names if name is not None and file_of(name) == file))
-    together = item.callspec.id if isinstance(item, pytest.Function) and item.get_closest_marker("together") else ""
+    marker = item.get_closest_marker("together")
+    together = "" if marker is None else str(marker.args[0]) if marker.args else _parameters(item)
     kind = kind_of(item.nodeid, item.get_closest_marker("processes") is not None)
     return order.Case(item.nodeid, kind, shared, together)

@@ -137,6 +137,16 @@ def test_two_workers_share_the_tests_by_groups_and_keep_their_ids(folder: Path, 
     assert "1 failed, 7 passed" in run.output
 
 
+def test_tests_that_name_what_they_share_run_on_one_worker(folder: Path, run_pytest: RunPytest) -> None:
+    pair = "import pytest\nmark = [pytest.mark.processes, pytest.mark.together('pair')]\npytestmark = mark\n"
+    (folder / "test_pair.py").write_text(pair + "".join(f"\n\ndef test_{n}():\n    pass\n" for n in "ab"))
+    tests = [f"test_pair.py::test_{n}" for n in "ab"]
+    # Apart, they would be the two longest groups, with which two workers begin.
+    save(Durations(dict.fromkeys(tests, 20.0)), folder / "suite" / "durations.json")
+    run = run_pytest("-p", "xdist.plugin", "-n", "2")
+    assert len({run.worker_of(test) for test in tests}) == 1
+
+
 def test_a_run_records_durations_and_lists_the_slowest_tests(run_pytest: RunPytest) -> None:
     run = run_pytest()
     assert run.code == 1

@@ -1,7 +1,9 @@
-"""One row of the parity table, for `test_parity.py`: called where ranks can be forked, by `Ranks.call`."""
+"""Rows of the parity table, for `test_parity.py`: called where ranks can be forked, by `Ranks.call`."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import tempfile
 from dataclasses import asdict
 from functools import cache
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.forks import import_compiler
-from trainmaster.tools.parity import ROWS, STEPS, Outcome, Row, compared
+from trainmaster.tools.parity import ROWS, STEPS, Outcome, Row, compared, main
 
 FEW_STEPS = 4
 """The first and the second step, the one in which an epoch ends, and one after it. What is wrong with a strategy is
@@ -24,6 +26,14 @@ def row(name: str) -> dict[str, Any]:
         import_compiler()
     with tempfile.TemporaryDirectory() as folder:
         return asdict(compared(found, Path(folder), references(steps), steps))
+
+
+def command(arguments: list[str]) -> dict[str, Any]:
+    """{code, printed} of the command with these arguments."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = main(arguments)
+    return {"code": code, "printed": printed.getvalue()}
 
 
 def steps_of(row: Row) -> int:

@@ -90,8 +90,8 @@ def test_only_its_data_is_split(tmp_path: Path, axis: str) -> None:
 @pytest.mark.parametrize(
     ("inputs", "labels", "words"),
     [
-        (np.zeros((60, 8, 8), np.uint8), np.zeros(60, int), "inputs.npy is of uint8 and shape"),
-        (np.zeros((60, 1, 8, 8), np.float32), np.zeros(59, int), "labels.npy is of int64 and shape"),
+        (np.zeros((60, 8, 8), np.uint8), np.zeros(60, int), "inputs.npy has dtype uint8 and shape"),
+        (np.zeros((60, 1, 8, 8), np.float32), np.zeros(59, int), "labels.npy has dtype int64 and shape"),
         (np.zeros((60, 1, 8, 9), np.uint8), np.zeros(60, int), "holds inputs of shape"),
         (np.zeros((60, 1, 8, 8), np.uint8), np.full(60, 3), "holds labels from 3 to 3"),
         (np.zeros((9, 1, 8, 8), np.uint8), np.zeros(9, int), "holds 9 samples"),

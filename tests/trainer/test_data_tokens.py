@@ -127,7 +127,7 @@ def test_what_holds_no_tokens_is_refused_in_words(tmp_path: Path) -> None:
         tmp_path / "matrix.npy": "is no one-dimensional array",
         tmp_path / "real.npy": "holds '<f8'; an array of uint16, uint32, int32, int64 is expected",
         tmp_path / "short.npy": "but its header tells of 8 numbers of uint16",
-        broken(tmp_path, "odd.bin", b"123"): "has 3 bytes, which no number of uint16 has",
+        broken(tmp_path, "odd.bin", b"123"): "has 3 bytes, which is no multiple of the size of uint16",
         broken(tmp_path, "text.npy", b"hello, world"): "is no one-dimensional array",
         broken(tmp_path, "void.bin", b""): "holds no tokens",
     }
@@ -139,7 +139,7 @@ def test_what_holds_no_tokens_is_refused_in_words(tmp_path: Path) -> None:
 def test_files_of_two_kinds_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(4, np.uint16))
     np.save(tmp_path / "b.npy", np.zeros(4, np.int64))
-    with pytest.raises(DataError, match=r"b\.npy is of int64, but .*a\.npy of uint16"):
+    with pytest.raises(DataError, match=r"b\.npy has dtype int64, but .*a\.npy has uint16"):
         find(str(tmp_path), TokenOptions())
 
 

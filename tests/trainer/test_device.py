@@ -40,8 +40,8 @@ def test_the_cpu_that_nobody_would_miss_a_device_on_needs_no_words(asked: Device
     [
         ("CUDA", 0, False, "CUDA needs a device for each rank, and this node has 0 CUDA devices for 2 ranks"),
         ("CUDA", 1, False, "CUDA needs a device for each rank, and this node has 1 CUDA device for 2 ranks"),
-        ("MPS", 2, False, "MPS can't be used: this machine has none; CPU would do"),
-        ("MPS", 0, True, "MPS can't be used: it has no float64, in which losses are summed; CPU would do"),
+        ("MPS", 2, False, "MPS cannot be used, because this machine has no such device; use CPU"),
+        ("MPS", 0, True, "MPS cannot be used, because losses are summed in float64, which MPS does not have; use CPU"),
     ],
 )
 def test_a_device_that_is_not_there_is_refused(asked: Device, cuda: int, mps: bool, words: str) -> None:

@@ -186,7 +186,7 @@ def test_no_answer_means_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_faults_that_nobody_counts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ask_for(monkeypatch, "raise:step=3")
     monkeypatch.delenv(environment.FAULT_SOCKET, raising=False)
-    with pytest.raises(ConfigError, match="nobody counts the faults"):
+    with pytest.raises(ConfigError, match="no process counts the faults"):
         injected_faults.at_step(3, 0)
 
 

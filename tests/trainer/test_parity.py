@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +12,6 @@ from tests.trainer import parity_probe
 from tests.trainer.ranks import Ranks
 from trainmaster.parallel.blocks import compiling
 from trainmaster.tools.parity import ROWS, Outcome, compare, main, select
-
-ROOT = Path(__file__).parents[2]
-
 
 CHOSEN = [
     "P1-replicate gpt dpReplicate=3 accumulation=2",
@@ -91,19 +85,17 @@ def test_a_strategy_trains_as_one_process_does(ranks: Ranks, row: str) -> None:
 
 
 @pytest.mark.processes
-def test_the_command_writes_the_rows_that_were_asked_for(tmp_path: Path) -> None:
+def test_the_command_writes_the_rows_that_were_asked_for(ranks: Ranks, tmp_path: Path) -> None:
     names = ["M2-cnn-dpShard cnn dpShard=2 accumulation=2", "P1-replicate gpt dpReplicate=2 accumulation=1"]
     file = tmp_path / "table.json"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "trainer"), "OMP_NUM_THREADS": "1"}
     only = [word for name in names for word in ("--only", name)]
-    command = [sys.executable, "-m", "trainmaster.tools.parity", "--json", str(file), *only]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ranks.call(parity_probe.command, ["--json", str(file), *only])
+    assert done["code"] == 0, done["printed"]
     table = json.loads(file.read_text())["rows"]
     assert sorted(row["row"] for row in table) == names
     assert all(row["passed"] for row in table)
-    assert all(name in done.stdout for name in names)
-    assert "2 rows on the CPU in " in done.stdout, "the parity table says which device it is of"
+    assert all(name in done["printed"] for name in names)
+    assert "2 rows on the CPU in " in done["printed"], "the parity table says which device it is of"
 
 
 def test_rows_have_names_of_their_own() -> None:
@@ -167,7 +159,9 @@ def test_rows_are_chosen_by_a_part_of_their_name() -> None:
 def test_a_pattern_without_a_row_is_refused_with_a_few_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "nonsense"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"trainmaster: --only nonsense: none of the {len(ROWS)} rows has a name with it; there are, ")
+    assert err.startswith(
+        f"trainmaster: --only nonsense: no row has a name that contains this (there are {len(ROWS)} rows); examples of "
+    )
     assert " P1-replicate, P2-fsdp2, " in err
     assert err.endswith("; --list lists all\n")
     assert len(err) < 500

@@ -23,7 +23,8 @@ from trainmaster.tools.planner.layouts import Layout
 from trainmaster.tools.planner.machine import Machine
 from trainmaster.tools.planner.survey import Survey
 
-pytestmark = [pytest.mark.processes, pytest.mark.together]  # a row is measured once for its tests
+# A row is measured once for its tests, and what measures it is imported once for all rows.
+pytestmark = [pytest.mark.processes, pytest.mark.together("rows")]
 
 MACHINE = Machine(1e12, 1e9, None)
 

@@ -40,10 +40,13 @@ def lacking() -> str:
 
 
 def build() -> None:
-    """Install Grafana's components once, and bundle the page."""
+    """Install Grafana's components once, and bundle the page if it has changed since."""
     if not (HERE / "node_modules" / "@grafana" / "ui").is_dir():
         words = ["npm", "install", "--legacy-peer-deps", "--ignore-scripts", "--no-audit", "--no-fund"]
         subprocess.run(words, cwd=HERE, check=True, stdout=subprocess.DEVNULL)
+    sources = (HERE / "page.tsx", HERE / "package.json")
+    if BUILT.exists() and BUILT.stat().st_mtime > max(source.stat().st_mtime for source in sources):
+        return
     loaders = [f"--loader:.{kind}=dataurl" for kind in ("ttf", "woff", "woff2", "svg", "png", "gif")]
     command = [
         *("node", "node_modules/esbuild/bin/esbuild", "page.tsx", "--bundle", "--minify", f"--outfile={BUILT}"),

@@ -118,7 +118,8 @@ async def quota(stage: Stage, incident: Incident) -> None:
 
 async def hang(stage: Stage, incident: Incident) -> None:
     recovery = {"hang": {"limitSeconds": 60, "mode": "Notify"}}
-    await stage.submit(incident.ill[0], "stop:rank=1,step=60", recovery=recovery)
+    # Both ranks: one that waits for the other would fail when its collective runs out of time.
+    await stage.submit(incident.ill[0], *(f"stop:rank={rank},step=60" for rank in range(2)), recovery=recovery)
     await stage.until(lambda: (found := stage.status(incident.ill[0]).suspicion) is not None and found.confirmed)
 
 

@@ -7,8 +7,6 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.pictures.render.replica import NAMESPACE
-from tests import machine_zygote, tied
+from tests import machine_zygote
 from tests.dashboards.prometheus import Prometheus, serving
 from tests.dashboards.world import Records, World, listen
 from trainmaster_operator.api.meta import API_VERSION, GROUP
@@ -28,7 +26,6 @@ from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.sessions import KEY_BYTES
 from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.local.pod_process import base_environment
 from trainmaster_operator.local.store_server import StoreServer
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.status_mapping import read_status
@@ -177,20 +174,10 @@ def zygote(folder: Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     run_dir = Path(tempfile.mkdtemp(prefix="trainmaster-"))
     path = run_dir / "z.sock"
-    with open(folder / "zygote.log", "wb") as log:
-        process = tied.popen(
-            [sys.executable, "-m", "trainmaster.agent.zygote", "--socket", str(path)],
-            env=base_environment(machine_zygote.environment()),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
     try:
-        yield path
+        with machine_zygote.serving(path, folder / "zygote.log"):
+            yield path
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(10)
         shutil.rmtree(run_dir, ignore_errors=True)
 
 

@@ -16,7 +16,7 @@ _BATCH = "self.training.batch"
 _WORLD = "self.workers.replicas * self.workers.ranksPerPod"
 _INNER = " * ".join(f"(has({_MESH}.{axis}) ? {_MESH}.{axis} : 1)" for axis in ("pp", "cp", "tp"))
 _DATA = f"({_WORLD}) / ({_INNER})"
-"""Data-parallel ranks, each with a share of the batch of its own."""
+"""Number of data-parallel ranks as a CEL expression. Each of them has its own share of the batch."""
 _SHARDS = (
     f"(has({_MESH}.dpShard) ? {_MESH}.dpShard : has({_MESH}.dpReplicate) ? {_DATA} / {_MESH}.dpReplicate : 1)"
     f" * (has({_MESH}.cp) ? {_MESH}.cp : 1)"
@@ -44,7 +44,7 @@ SPEC_RULES = [
     },
     {
         "rule": "self.framework != 'Trainmaster' || !has(self.workers.restartCommand)",
-        "message": "workers.restartCommand belongs to scripts: framework Trainmaster goes on from its checkpoints",
+        "message": "workers.restartCommand belongs to scripts: framework Trainmaster continues from its checkpoints",
     },
     {
         "rule": f"self.framework == 'Trainmaster' || (!({_NO_POD}) && has({_POD}.containers)"
@@ -157,22 +157,23 @@ _RULES = "self.recovery.rules"
 SPEC_RULES += [
     {
         "rule": f"self.framework == 'Trainmaster' || !has({_RULES}) || {_RULES}.all(r, r.action != 'SkipData')",
-        "message": "recovery.rules: SkipData belongs to framework Trainmaster: a script's samples aren't known",
+        "message": "recovery.rules: SkipData needs framework Trainmaster, because the samples of a script are not "
+        "known",
     },
     {
         "rule": f"has(self.workers.min) || !has({_RULES}) || {_RULES}.all(r, r.action != 'Shrink')",
-        "message": "recovery.rules: Shrink needs workers.min, the fewest pods to go on with",
+        "message": "recovery.rules: Shrink needs workers.min, the smallest number of pods with which the job continues",
     },
 ]
 
 RULE_RULES = [
     {
         "rule": "self.action != 'SkipData' || (has(self.causes) && self.causes == ['Diverged'])",
-        "message": "SkipData needs causes: [Diverged], since only there it is known which samples to skip",
+        "message": "SkipData needs causes: [Diverged], because only for this cause the samples to skip are known",
     },
     {
         "rule": "self.action != 'RestartInPlace' || !has(self.causes)"
         f" || !self.causes.exists(c, c in {list(NEEDS_ANOTHER_POD)})",
-        "message": "RestartInPlace can't mend what takes another pod; ReplacePod would",
+        "message": "RestartInPlace cannot recover from a cause that needs another pod; use ReplacePod",
     },
 ]

@@ -1,4 +1,4 @@
-"""The memory tier of checkpoints: what a job says of it, and amounts of memory as numbers."""
+"""The memory tier of checkpoints: its fields in a job's spec, and the conversion of amounts of memory to numbers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class RamSpec(Strict):
         None,
         ge=0,
         le=10**9,
-        description="Number of steps between two checkpoints in memory. 0 saves only when another rank has failed. "
-        "Default: the number of steps with which saving takes at most 1 % of the time.",
+        description="Number of steps between two checkpoints in memory. 0: state is saved to memory only when another "
+        "rank has failed. Default: the number of steps with which saving takes at most 1 % of the time.",
     )
     peers: int = Field(
         1,
@@ -48,12 +48,14 @@ class RamSpec(Strict):
 
 
 def bytes_of(quantity: str) -> int | None:
-    """Return an amount of memory as Kubernetes writes it, in bytes, rounded up; None when it is none."""
+    """Return a Kubernetes amount of memory, such as 4Gi, in bytes, rounded up. Return None if the text is no such
+    amount."""
     return _parsed(quantity, 1)
 
 
 def millis_of(quantity: str) -> int | None:
-    """Return an amount of CPU as Kubernetes writes it, in thousandths, rounded up; None when it is none."""
+    """Return a Kubernetes amount of CPU, such as 500m, in thousandths of a core, rounded up. Return None if the text is
+    no such amount."""
     return _parsed(quantity, 1000)
 
 
@@ -69,7 +71,8 @@ def _parsed(quantity: str, scale: int) -> int | None:
 
 
 def quantity_of(size: int) -> str:
-    """Return bytes as Kubernetes would write them."""
+    """Return a number of bytes as a Kubernetes amount, with the largest binary unit that divides it: 1073741824 is
+    1Gi."""
     for power, unit in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
         if size and size % 1024**power == 0:
             return f"{size // 1024**power}{unit}"

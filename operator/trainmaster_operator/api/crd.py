@@ -24,9 +24,11 @@ Schema = dict[str, Any]
 FILE = f"{JOB_PLURAL}.{GROUP}.yaml"
 NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 NAME_LIMIT = 50
-"""A pod's hostname <job>-<role>-<slot> has at most 63 characters: "-worker-99999" takes 13 of them."""
+"""Maximum number of characters in the name of a job. A pod's hostname <job>-<role>-<slot> has at most 63 characters,
+and "-worker-99999" takes 13 of them."""
 
-# Exact in the double that a schema's bounds are; a larger bound is the type's own.
+# A bound of a schema is a double, which holds integers exactly up to here. A larger bound comes from the type itself
+# and is left out.
 _EXACT = 2**53
 
 _KEPT = ("description", "enum", "maxItems", "maxLength", "minItems", "minLength", "pattern")
@@ -87,8 +89,8 @@ TEMPLATE: dict[str, Any] = {
                 "subdomain": _short("The operator sets the subdomain of each pod. This field is refused."),
                 "containers": {
                     "type": "array",
-                    "description": "The containers of each pod. The first one runs the ranks, and all others run beside"
-                    " it. Default: one container, for framework Trainmaster.",
+                    "description": "The containers of each pod. The first one runs the ranks, and all others run next "
+                    "to it. Default: one container, for framework Trainmaster.",
                     "minItems": 1,
                     "maxItems": 64,
                     "items": _CONTAINER,
@@ -97,7 +99,8 @@ TEMPLATE: dict[str, Any] = {
         },
     },
 }
-"""Of a PodTemplate what rules speak of; the rest is an open map, which the API server checks when it gets a pod."""
+"""The fields of a PodTemplate that our rules use. All other fields are an open map; the API server checks them when
+it gets a pod."""
 
 SPEC = (
     "What the job is to do. While ranks run, a change of the model, the data, the optimizer or the pod template waits"
@@ -112,20 +115,20 @@ STATUS = (
 
 
 def structural(schema: Schema, definitions: dict[str, Schema], defaults: bool) -> Schema:
-    """Return a pydantic JSON schema as a structural one.
+    """Return a pydantic JSON schema as a structural schema.
 
-    `defaults`: keep them, so that a stored job shows what it gets.
+    `defaults`: keep default values, so that a stored job shows them. Raise ValueError for a union of several types.
     """
     if "$ref" in schema:
         target = definitions[schema["$ref"].removeprefix("#/$defs/")]
-        # A docstring of a model is for us; what stands beside a field is for people.
+        # The docstring of a model is for developers. The description of the field, which is in `schema`, is for users.
         schema = {**{k: v for k, v in target.items() if k != "description"}, **schema}
     nullable = False
     if "anyOf" in schema:
         options = [option for option in schema["anyOf"] if option != {"type": "null"}]
         if len(options) != 1:
             raise ValueError(f"a structural schema has no unions: {schema}")
-        # A null where null is the default is pruned by the API server: the field is just absent.
+        # Where null is the default, the API server removes a null, so the field is absent.
         nullable = schema.get("default") is not None
         rest = {k: v for k, v in schema.items() if k != "anyOf"}
         return {**structural({**options[0], **rest}, definitions, defaults), **({"nullable": True} if nullable else {})}
@@ -140,7 +143,7 @@ def structural(schema: Schema, definitions: dict[str, Schema], defaults: bool) -
     if result["type"] == "integer":
         result["format"] = "int64"
     elif result["type"] == "array":
-        # A pair of equal types is a list of a fixed length here.
+        # In these models a tuple always has elements of one type, so it becomes a list of a fixed length.
         item = schema["items"] if "items" in schema else schema["prefixItems"][0]
         result["items"] = structural(item, definitions, defaults)
     elif result["type"] == "object":
@@ -151,7 +154,7 @@ def structural(schema: Schema, definitions: dict[str, Schema], defaults: bool) -
 
 
 def _bounds(schema: Schema, result: Schema) -> None:
-    """OpenAPI v3.0 bounds: an exclusive one is a flag beside it."""
+    """Add the bounds in the form of OpenAPI v3.0, where an exclusive bound is the bound and a flag next to it."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if bound in schema and abs(schema[bound]) <= _EXACT:
             result[bound] = schema[bound]
@@ -168,13 +171,14 @@ def _properties(schema: Schema, result: Schema, definitions: dict[str, Schema], 
         if schema.get("required"):
             result["required"] = list(schema["required"])
         for name, child in result["properties"].items():
-            # An absent object whose fields all have defaults appears with them: rules and scale find their fields.
-            # Not where being absent means something.
+            # If all fields of an absent object have defaults, the API server creates the object with them, so that
+            # rules and the scale subresource find its fields. An optional object is excluded, because there its absence
+            # has a meaning.
             optional = schema["properties"][name].get("default", ...) is None
             if defaults and "properties" in child and "required" not in child and not optional:
                 child["default"] = {}
             if name in SHAPES and "pattern" in child:
-                # An API server would only cite the pattern.
+                # Without this rule the error of an API server would only cite the regular expression.
                 rule = {"rule": f"self.matches(r'{child.pop('pattern')}')", "message": f"{SHAPES[name]} is expected"}
                 child["x-kubernetes-validations"] = [rule]
     elif isinstance(schema.get("additionalProperties"), dict):
@@ -216,7 +220,8 @@ def job_schema() -> Schema:
 
 
 def _open_status(schema: Schema) -> None:
-    """In place. Another version's status must stay valid and whole, so no field is required and none is pruned."""
+    """Change the schema in place so that no field is required and none is pruned: a status that another version
+    wrote must stay valid and complete."""
     schema.pop("required", None)
     if "properties" in schema:
         schema[_OPEN] = True
@@ -226,7 +231,7 @@ def _open_status(schema: Schema) -> None:
 
 
 def definition() -> Schema:
-    """Return the CustomResourceDefinition, as JSON values."""
+    """Return the CustomResourceDefinition of DistributedTrainingJob as JSON values."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -264,8 +269,8 @@ def definition() -> Schema:
 
 
 def render() -> str:
-    """Return the text of the CRD's file, as YAML."""
-    import yaml  # only to write the file: the models don't need it
+    """Return the text of the CRD file, as YAML with a header line."""
+    import yaml  # Only writing the file needs yaml; the models do not.
 
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:
@@ -276,7 +281,7 @@ def render() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the CRD's file, or check it. Return the exit code: 1 if the file is stale."""
+    """Write the CRD file into the given directory, or compare it with --check. Return 0, or 1 if the file is stale."""
     parser = argparse.ArgumentParser(prog="python -m trainmaster_operator.api.crd", description=__doc__)
     parser.add_argument("directory", type=Path, metavar="DIR")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 with a diff when it is stale")

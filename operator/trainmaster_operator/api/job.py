@@ -1,4 +1,4 @@
-"""`DistributedTrainingJob`: spec. A field that no code obeys does not exist: it is refused as unknown."""
+"""The spec of `DistributedTrainingJob`. Every field is used by some code; an unknown field is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster_operator.api.validation import cross_field_rules
 from trainmaster_operator.api.validation.problem import dotted
 
 CHECKPOINTS = "/checkpoints"
-"""Where a checkpoint volume is mounted unless the job says otherwise."""
+"""The default path in the pods at which a checkpoint volume is mounted."""
 
 SHAPES = {
     "sharedMemory": "an amount of memory such as 8Gi or 512Mi",
@@ -24,18 +24,19 @@ SHAPES = {
     "managedBy": "a controller's name with its domain, such as kueue.x-k8s.io/multikueue,",
     "limit": "an amount of memory such as 8Gi, or 0 for none,",
 }
-"""Fields that must match a pattern, in words: a pattern is no sentence."""
+"""What a field with a pattern must contain, in words, because a regular expression is not readable in an error
+message."""
 
 
 Controller = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]+$")]
-"""The name of a controller of jobs, with its domain in front."""
+"""The name of a controller of jobs, with its domain as prefix, such as kueue.x-k8s.io/multikueue."""
 
 
 class Framework(str, Enum):
-    """Which environment the ranks get, and what they run."""
+    """What the ranks run, and which environment variables they get."""
 
-    TRAINMASTER = "Trainmaster"  # our own trainer, from spec.training
-    # The template's command, with the environment of:
+    TRAINMASTER = "Trainmaster"  # The built-in trainer, configured by spec.training.
+    # All following frameworks run the command of the pod template, with the environment variables of that framework.
     PYTORCH = "PyTorch"
     TENSORFLOW = "TensorFlow"
     JAX = "JAX"
@@ -45,6 +46,8 @@ class Framework(str, Enum):
 
 
 class WorkersSpec(Strict):
+    """`spec.workers`: how many pods run ranks, how many ranks each of them runs, and their template."""
+
     replicas: int = Field(
         1,
         ge=1,
@@ -125,7 +128,8 @@ class WorkersSpec(Strict):
 
 
 class CheckpointVolume(Strict):
-    """Storage that every pod of the job sees. On a cluster only: a local run has its output folder."""
+    """The storage for checkpoints that every pod of the job mounts. It is used on a cluster only; a local run saves to
+    its output folder."""
 
     claim: Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] | None = Field(
         None,
@@ -149,6 +153,8 @@ class CheckpointVolume(Strict):
 
 
 class CheckpointSpec(CheckpointConfig):
+    """`spec.checkpoint`: when and where checkpoints are saved, and from which one the job starts."""
+
     resume: Annotated[str, Field(max_length=4096)] = Field(
         "Auto",
         description="The checkpoint from which the job starts. Auto: the newest valid checkpoint in the checkpoint "
@@ -189,12 +195,12 @@ class CheckpointSpec(CheckpointConfig):
 
     @property
     def folder(self) -> str | None:
-        """Where checkpoints lie; None: the job has no place for them."""
+        """The directory of the checkpoints as the pods see it. None if the job has no place for checkpoints."""
         return self.directory or (CHECKPOINTS if self.volume else None)
 
     @property
     def mount_path(self) -> str:
-        """Where the volume's root appears in the pods."""
+        """The path in the pods at which the root of the volume is mounted."""
         folder = self.folder or CHECKPOINTS
         return CHECKPOINTS if f"{folder}/".startswith(f"{CHECKPOINTS}/") else folder
 
@@ -208,6 +214,8 @@ class CheckpointSpec(CheckpointConfig):
 
 
 class SchedulingSpec(Strict):
+    """`spec.scheduling`: how the job waits for places for its pods."""
+
     releaseSeconds: int = Field(
         900,
         ge=0,
@@ -221,15 +229,16 @@ class SchedulingSpec(Strict):
     )
 
 
+# This class has no docstring, because that would become the description of spec in the CRD.
 class JobSpec(Strict):
     framework: Framework = Field(
         Framework.TRAINMASTER,
-        description="What the ranks run. Trainmaster: the built-in trainer, which trains what spec.training "
-        "describes. Every other framework runs the command of workers.template, in an image that has the framework. "
-        "PyTorch, DeepSpeed, HuggingFace: the ranks get the environment variables that torchrun sets. TensorFlow: the "
-        "ranks get TF_CONFIG, which MultiWorkerMirroredStrategy reads. JAX: jax.distributed.initialize() needs no "
-        "arguments. XGBoost: xgboost.collective.CommunicatorContext() needs no arguments. This field cannot be "
-        "changed after the job was created. Default: Trainmaster.",
+        description="The framework that the ranks run. Trainmaster: the built-in trainer, which trains what "
+        "spec.training describes. Every other framework runs the command of workers.template, in an image that has "
+        "the framework. PyTorch, DeepSpeed, HuggingFace: the ranks get the environment variables that torchrun "
+        "sets. TensorFlow: the ranks get TF_CONFIG, which MultiWorkerMirroredStrategy reads. JAX: "
+        "jax.distributed.initialize() needs no arguments. XGBoost: xgboost.collective.CommunicatorContext() needs "
+        "no arguments. This field cannot be changed after the job was created. Default: Trainmaster.",
     )
     workers: WorkersSpec = Field(
         default_factory=WorkersSpec,
@@ -305,11 +314,12 @@ class JobSpec(Strict):
 
     @property
     def world_size(self) -> int:
+        """The number of ranks at the wanted size: workers.replicas times workers.ranksPerPod."""
         return self.workers.replicas * self.workers.ranksPerPod
 
     @property
     def training_config(self) -> TrainingConfig | None:
-        """What the ranks of framework Trainmaster read; None for scripts."""
+        """The configuration that ranks of framework Trainmaster read. None for scripts."""
         if self.training is None:
             return None
         computed = {name: getattr(self.training, name) for name in TrainingSpec.model_fields}
@@ -318,7 +328,8 @@ class JobSpec(Strict):
 
     @property
     def ram(self) -> RamSpec | None:
-        """The memory tier; None: there is none. Ranks use it only beside storage: without that no pod pays for it."""
+        """The memory tier of checkpoints, or None if the job has none. Ranks use it only in addition to storage, so a
+        job without storage reserves no memory for it."""
         given = self.checkpoint.ram
         if self.checkpoint.folder is None:
             return None
@@ -328,14 +339,15 @@ class JobSpec(Strict):
 
     @property
     def ram_bytes(self) -> int:
-        """Memory of each pod for the memory tier."""
+        """The memory of each pod for the memory tier, in bytes. 0 if the job has no memory tier."""
         if self.ram is None:
             return 0
         return bytes_of(self.ram.limit or f"{self.workers.ranksPerPod}Gi") or 0
 
     @property
     def elastic(self) -> bool:
-        """workers.replicas is a wish, and may be changed while the job runs whatever it runs."""
+        """True if workers.min or workers.max is set. Then workers.replicas is a target, and it can be changed while the
+        job runs, also for scripts."""
         return self.workers.min is not None or self.workers.max is not None
 
     @model_validator(mode="after")
@@ -346,19 +358,20 @@ class JobSpec(Strict):
         return self
 
     def container(self) -> dict[str, Any]:
-        """Return the first container of the template, which runs the ranks; {} when there is none."""
+        """Return the first container of the template, which runs the ranks. Return {} if the template has no
+        container."""
         containers = (self.workers.template.get("spec") or {}).get("containers") or [{}]
         first: dict[str, Any] = containers[0]
         return first
 
     def command(self) -> list[str]:
-        """Return what the user wants to run: command and args of the first container."""
+        """Return command and args of the first container as one list of words."""
         container = self.container()
         return [*(container.get("command") or []), *(container.get("args") or [])]
 
 
 class ObjectMeta(Strict):
-    """The part of the metadata that a person writes; the server's own fields are ignored."""
+    """The part of the metadata that this code reads. Fields that only the API server uses are ignored."""
 
     model_config = ConfigDict(**{**Strict.model_config, "extra": "ignore"})
 
@@ -374,9 +387,11 @@ class ObjectMeta(Strict):
 
 
 class DistributedTrainingJob(Strict):
+    """A job as the API server stores it, or as a person writes it in a manifest."""
+
     apiVersion: Literal["trainmaster.dev/v1alpha1"] = API_VERSION  # type: ignore[assignment]
     kind: Literal["DistributedTrainingJob"] = JOB_KIND  # type: ignore[assignment]
     metadata: ObjectMeta
     spec: JobSpec
     status: dict[str, Any] = Field(default_factory=dict)
-    """As it is stored. `planning.status_mapping` reads and writes it."""
+    """The status as it is stored. `planning.status_mapping` reads and writes it."""

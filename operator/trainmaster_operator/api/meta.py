@@ -1,4 +1,4 @@
-"""What is common to all our kinds: group, version, and helpers for compact ranges."""
+"""Constants of the API group, and functions for compact lists of numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ API_VERSION = f"{GROUP}/{VERSION}"
 JOB_KIND = "DistributedTrainingJob"
 JOB_PLURAL = "distributedtrainingjobs"
 CONTROLLER = f"{GROUP}/operator"
-"""What spec.managedBy calls this operator; a job without the field is managed by it too."""
+"""The name of this operator in spec.managedBy. A job without that field is managed by this operator too."""
 
 
 def pack_ranges(numbers: Iterable[int]) -> str:
-    """Return numbers in their order as runs: [0, 1, 2, 5, 4] -> "0-2,5,4". A round map of any size stays small."""
+    """Return numbers, in their order, as ranges: [0, 1, 2, 5, 4] -> "0-2,5,4". This keeps the list of a round's members
+    short."""
     runs: list[list[int]] = []
     for n in numbers:
         if runs and n == runs[-1][1] + 1:
@@ -26,12 +27,12 @@ def pack_ranges(numbers: Iterable[int]) -> str:
 
 
 def unpack_ranges(text: str) -> list[int]:
-    """Return the numbers that `pack_ranges` has packed. Raises ValueError for any other text."""
+    """Return the numbers that `pack_ranges` packed. Raise ValueError for any other text."""
     return list(_ranges(text))
 
 
 def pack_counts(counts: Sequence[int]) -> str:
-    """Return a list of mostly equal numbers as runs: [0, 0, 0, 2] -> "0*3,2"."""
+    """Return a list in which neighbours are mostly equal as values with repetitions: [0, 0, 0, 2] -> "0*3,2"."""
     parts: list[str] = []
     i = 0
     while i < len(counts):
@@ -44,7 +45,7 @@ def pack_counts(counts: Sequence[int]) -> str:
 
 
 def unpack_counts(text: str) -> list[int]:
-    """Return the numbers that `pack_counts` has packed. Raises ValueError for any other text."""
+    """Return the list that `pack_counts` packed. Raise ValueError for any other text."""
     return list(_counts(text))
 
 

@@ -1,4 +1,4 @@
-"""`DistributedTrainingJob`: status.internal, what the operator remembers for itself."""
+"""The models of `status.internal`, in which the operator stores what it must remember for itself."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from trainmaster_operator.api.status_terms import Group, Rung, Time
 
 
 class StopMemory(Group):
+    """The step at which all ranks are to stop."""
+
     step: int | None = Field(None, description="The step after which all ranks save and stop.")
     bound: bool | None = Field(
-        None, description="Whether the ranks have been told so, so that the stop cannot be undone."
+        None, description="Whether the ranks have received this step. After that the stop cannot be cancelled."
     )
 
 
 class RoundMemory(Group):
+    """What the operator remembers about the present round."""
+
     pods: str | None = Field(None, description="A checksum of the uids of the pods that are in the round.")
     peers: int | None = Field(
         None,
@@ -32,6 +36,8 @@ class RoundMemory(Group):
 
 
 class Charge(Group):
+    """A restart that counts against the budget."""
+
     time: Time | None = Field(None, description="The time of the restart.")
     rung: Rung | None = Field(None, description="Which part of spec.recovery.budget the restart used.")
     cause: str | None = Field(None, description="The cause of the restart.")
@@ -42,19 +48,26 @@ class Charge(Group):
 
 
 class GangBackoff(Group):
+    """Pods that were deleted because other pods of the job found no place."""
+
     times: int | None = Field(None, description="Number of times that the pods were given back in succession.")
     retryAt: Time | None = Field(None, description="The time from which pods are created again.")
 
 
 class GateMemory(Group):
+    """For how long scheduling gates have held back pods."""
+
     since: Time | None = Field(None, description="The time since which a scheduling gate has held back pods.")
     until: Time | None = Field(None, description="The time at which the last scheduling gate was removed.")
     seconds: float | None = Field(
-        None, description="Number of seconds for which gates have held back pods, without the time after since."
+        None,
+        description="Number of seconds for which gates have held back pods, not counting the time after gates.since.",
     )
 
 
 class LearnedPause(Group):
+    """How long ranks are silent in one phase."""
+
     count: int | None = Field(None, description="Number of pauses that were seen.")
     typical: float | None = Field(None, description="The usual length of a pause in seconds.")
     longest: float | None = Field(
@@ -64,6 +77,8 @@ class LearnedPause(Group):
 
 
 class HangSuspicion(Group):
+    """Ranks that may hang."""
+
     round: int | None = Field(None, description="The number of the round whose ranks may hang.")
     rank: int | None = Field(None, description="The rank that has been silent for the longest time.")
     slot: int | None = Field(None, description="The slot of the pod of that rank.")
@@ -80,6 +95,8 @@ class HangSuspicion(Group):
 
 
 class StragglerMemory(Group):
+    """A rank that slows down the others."""
+
     round: int | None = Field(None, description="The number of the round in which the rank is slow.")
     rank: int | None = Field(None, description="The rank for which the others wait.")
     pod: str | None = Field(None, description="The name of the pod of that rank.")
@@ -89,10 +106,12 @@ class StragglerMemory(Group):
     )
     usualSeconds: float | None = Field(None, description="The median of the same number over the other ranks.")
     since: Time | None = Field(None, description="The time since which the rank is slow.")
-    told: bool | None = Field(None, description="Whether an event was written about the rank.")
+    told: bool | None = Field(None, description="Whether an event about the rank was written.")
 
 
 class JobTotals(Group):
+    """What has happened to the job since it was created."""
+
     failures: Annotated[dict[str, int], Field(max_length=32)] | None = Field(
         None, description="Number of failures since the job was created, by cause. Free restarts are counted too."
     )
@@ -110,6 +129,8 @@ class JobTotals(Group):
 
 
 class OperatorMemory(Group):
+    """What the operator must remember about a job after a restart of the operator."""
+
     leaderEpoch: int | None = Field(
         None, description="The number of the leadership of the operator that wrote the status."
     )
@@ -126,11 +147,13 @@ class OperatorMemory(Group):
     )
     avoidedInVain: bool | None = Field(
         None,
-        description="If true, pods that kept away from avoidNodes found no place, so pods may use any node until the "
-        "ranks of the job have started again.",
+        description="If true, pods that avoided avoidNodes could not be scheduled, so pods may use any node until the "
+        "ranks have started again.",
     )
     stop: StopMemory | None = Field(None, description="The common step at which the ranks are to save and stop.")
-    round: RoundMemory | None = Field(None, description="What the operator knows of the round besides status.round.")
+    round: RoundMemory | None = Field(
+        None, description="What the operator knows about the round in addition to status.round."
+    )
     lastStores: str | None = Field(
         None, description="The addresses of the stores of the last rounds, the newest first. No round uses them again."
     )
@@ -160,7 +183,8 @@ class OperatorMemory(Group):
     straggler: StragglerMemory | None = Field(None, description="The rank that slows down the others of its round.")
     accountedAt: Time | None = Field(None, description="The time up to which goodput is counted.")
     resizedAt: Time | None = Field(
-        None, description="The time at which the number of pods, or the wish for it, last changed."
+        None,
+        description="The time at which the number of pods, or the number that the spec asks for, last changed.",
     )
     shrunkAt: Time | None = Field(
         None, description="The time since which the job has fewer pods than desired because pods are missing."

@@ -1,4 +1,5 @@
-"""The columns of `kubectl get dtj`. A column shows one field as it is: what has to be computed is written as a text."""
+"""The columns of `kubectl get dtj`. A column can only show one field of the job, so each computed value has a text
+field in the status."""
 
 COLUMNS = [
     {"name": "State", "type": "string", "jsonPath": ".status.phase"},

@@ -1,4 +1,4 @@
-"""`spec.recovery`: what a failure is worth, and when silence is one."""
+"""`spec.recovery`: how many restarts a job may have after failures, and when a silent rank counts as hanging."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from trainmaster.contract.config import Strict
 from trainmaster_operator.api.recovery_rules import RuleSpec
 
 SECONDS = 10**9
-"""The longest time that a field can say, in whole seconds: thirty years, which a clock can add to any date."""
+"""The largest value of a field in seconds, about thirty years. A clock can add it to any date without an overflow."""
 
 
 HANG_LIMIT_S = 600
-"""The default of `recovery.hang.limitSeconds`."""
+"""Default of `recovery.hang.limitSeconds`, in seconds."""
 
 
 class HangMode(str, Enum):
-    OFF = "Off"  # nothing is watched
-    OBSERVE = "Observe"  # the status and the metrics tell
-    NOTIFY = "Notify"  # and an event
-    ENFORCE = "Enforce"  # and the ranks restart
+    """What the operator does about ranks that hang. Notify includes Observe, and Enforce includes Notify."""
+
+    OFF = "Off"  # Ranks are not watched.
+    OBSERVE = "Observe"  # The status and the metrics report the hang.
+    NOTIFY = "Notify"  # In addition, a warning event reports it.
+    ENFORCE = "Enforce"  # In addition, the ranks are restarted.
 
 
 class HangSpec(Strict):
-    """Shorter limits than this one are learned from the run: steps, saves and evaluations each have their own."""
+    """`spec.recovery.hang`. The operator learns shorter limits than limitSeconds from the run, one each for steps,
+    saves and evaluations."""
 
     limitSeconds: int = Field(
         HANG_LIMIT_S,
@@ -55,12 +58,14 @@ class HangSpec(Strict):
 
 
 class StragglerAction(str, Enum):
+    """What the operator does about a straggler."""
+
     NOTIFY = "Notify"
     REPLACE = "Replace"
 
 
 class StragglerSpec(Strict):
-    """A rank that the others wait for, step after step."""
+    """`spec.recovery.straggler`: when a rank for which the others wait in every step counts as a straggler."""
 
     slowdown: float = Field(
         1.5,
@@ -84,7 +89,7 @@ class StragglerSpec(Strict):
 
 
 class BudgetSpec(Strict):
-    """How many failures are worth a restart. Evictions and suspends are free."""
+    """`spec.recovery.budget`: how many failures are answered with a restart. Evictions and suspends are free."""
 
     inPlace: int = Field(
         10,
@@ -122,15 +127,17 @@ class BudgetSpec(Strict):
 
 
 class ElasticSpec(Strict):
-    """When a job whose size may change goes on with fewer pods, and when it takes more again."""
+    """`spec.recovery.elastic`: when a job whose size may change continues with fewer pods, and when it takes more pods
+    again."""
 
     waitSeconds: int = Field(
         30,
         ge=0,
         le=SECONDS,
         description="Number of seconds for which the job waits for missing pods before it starts or continues with "
-        "fewer pods. It also waits so long for further pods before it grows to a part of the wanted size. It is "
-        "refused if neither workers.min nor workers.max is set. The value is a whole number. Default: 30.",
+        "fewer pods. It also waits this number of seconds for further pods before it grows to fewer pods than "
+        "workers.replicas. It is refused if neither workers.min nor workers.max is set. The value is a whole number. "
+        "Default: 30.",
     )
     cooldownSeconds: int = Field(
         60,
@@ -142,16 +149,18 @@ class ElasticSpec(Strict):
 
 
 class NodesSpec(Strict):
-    """Nodes that failed this job or others lately."""
+    """`spec.recovery.nodes`: how the job treats nodes on which this job or others failed recently."""
 
     avoid: bool = Field(
         True,
-        description="If true, new pods avoid nodes that failed several times or whose hardware failed. A limited "
-        "share of all nodes is avoided at most, and only while the pods find other places. Default: true.",
+        description="If true, new pods avoid nodes that failed several times or whose hardware failed. At most a "
+        "limited share of all nodes is avoided, and only while the pods find other places. Default: true.",
     )
 
 
 class RecoverySpec(Strict):
+    """`spec.recovery`: what happens after a failure."""
+
     rules: list[RuleSpec] = Field(
         default_factory=list,
         max_length=32,

@@ -1,4 +1,4 @@
-"""`spec.recovery.rules`: what a person wants of a failure, instead of what the recovery ladder would do."""
+"""`spec.recovery.rules`: rules by which a user replaces the default answer to a failure."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from trainmaster_operator.api import rule_pattern
 
 
 class RuleAction(str, Enum):
+    """What a rule does after a failure that it matches. The description of the field `action` explains each value."""
+
     RESTART_IN_PLACE = "RestartInPlace"
     REPLACE_POD = "ReplacePod"
     RESTART_ALL = "RestartAll"
@@ -41,13 +43,15 @@ RuledCause = Literal[
     "Fenced",
     "CheckpointFailed",
 ]
-"""All causes but those of pods that don't start (ImageError, Unschedulable): pendingDeadlineSeconds answers these."""
+"""The causes that a rule can name. Causes of pods that do not start (ImageError, Unschedulable) are missing:
+pendingDeadlineSeconds handles them."""
 
 NEEDS_ANOTHER_POD = ("HardwareFault", "Evicted", "NodeLost", "AgentLost", "Refused")
 
 
 class RuleSpec(Strict):
-    """The first rule that fits a failure decides. One without any condition fits whatever is the job's own failure."""
+    """One rule. The first rule that matches a failure decides. A rule without conditions matches every failure that the
+    job itself caused."""
 
     name: Annotated[str, Field(max_length=63)] = Field(
         "", description="The name of the rule in events. Default: its position, such as recovery.rules[0]."
@@ -55,7 +59,7 @@ class RuleSpec(Strict):
     causes: list[RuledCause] = Field(
         default_factory=list,
         max_length=15,
-        # kubectl explain does not show which values the entries of a list may have.
+        # kubectl explain does not show the values that entries of a list may have, so the description names them.
         description=f"The causes of failures that the rule matches: {', '.join(get_args(RuledCause))}. Most names say "
         "what happened. Crash: a rank ended, and no other cause is known. AgentLost: the agent of a pod ended or is "
         "silent. Evicted and Preempted: a pod was told to end. Refused: a node rejected a pod or could not start it. "
@@ -94,18 +98,23 @@ class RuleSpec(Strict):
     @model_validator(mode="after")
     def _can_be_done(self) -> RuleSpec:
         if self.action is RuleAction.SKIP_DATA and self.causes != ["Diverged"]:
-            raise ValueError("SkipData needs causes: [Diverged], since only there it is known which samples to skip")
+            raise ValueError(
+                "SkipData needs causes: [Diverged], because only for this cause the samples to skip are known"
+            )
         if self.action is RuleAction.RESTART_IN_PLACE:
             gone = [cause for cause in self.causes if cause in NEEDS_ANOTHER_POD]
             if gone:
-                raise ValueError(f"RestartInPlace can't mend {gone[0]}, which takes another pod; ReplacePod would")
+                raise ValueError(
+                    f"RestartInPlace cannot recover from {gone[0]}, which needs another pod; use ReplacePod"
+                )
         return self
 
 
 def unfit(rules: Sequence[RuleSpec], *, own_loop: bool, least: int | None) -> Iterator[tuple[int, str]]:
-    """Yield the number of each rule that this job can't obey, and why. `least`: workers.min."""
+    """Yield the index of each rule that this job cannot apply, and the reason. `own_loop`: the framework is
+    Trainmaster. `least`: workers.min."""
     for number, rule in enumerate(rules):
         if rule.action is RuleAction.SKIP_DATA and not own_loop:
-            yield number, "SkipData belongs to framework Trainmaster: a script's samples aren't known"
+            yield number, "SkipData needs framework Trainmaster, because the samples of a script are not known"
         if rule.action is RuleAction.SHRINK and least is None:
-            yield number, "Shrink needs workers.min, the fewest pods to go on with"
+            yield number, "Shrink needs workers.min, the smallest number of pods with which the job continues"

@@ -1,10 +1,10 @@
-"""Patterns in texts that a job's rules bring along: a subset of regular expressions without backtracking.
+r"""Patterns for the messages of failures in a job's rules: a subset of regular expressions without backtracking.
 
-Python's own expressions can take exponential time, and the operator serves all jobs. These take time proportional to
-the text: a Thompson automaton whose sets of states are remembered (Thompson, "Regular expression search algorithm",
-1968). Letters, `.`, classes such as `[^a-z]`, `\\d \\w \\s`, `* + ?`, `|`, groups, `^` and `$` at the ends of lines,
-and `(?i)` in front. No back-references, no looking around, no counts in braces: an automaton can't have the first and
-would grow by the last.
+Python's own regular expressions can take exponential time, and one operator serves all jobs. These patterns take time
+proportional to the length of the text: each is a Thompson automaton whose sets of states are cached (Thompson, "Regular
+expression search algorithm", 1968). Supported are letters, `.`, classes such as `[^a-z]`, `\d \w \s`, `* + ?`, `|`,
+groups, `^` and `$` at the ends of lines, and `(?i)` at the start. Back-references and look-around are missing because
+an automaton cannot have them; counts in braces are missing because they would make the automaton large.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 LIMIT = 256
-"""Characters of a pattern."""
+"""Maximum number of characters in a pattern."""
 
-_REMEMBERED = 2048  # transitions
+_REMEMBERED = 2048  # Maximum number of cached transitions.
 _CLASSES: dict[str, Callable[[str], bool]] = {
     "d": str.isdecimal,
     "w": lambda c: c.isalnum() or c == "_",
@@ -28,14 +28,15 @@ Accepts = Callable[[str], bool]
 
 
 class BadPattern(ValueError):
-    """A pattern that isn't one of these: what is wrong, and what would be right."""
+    """The text is not a valid pattern. The message says what is wrong and what would be right."""
 
 
 @dataclass
 class _State:
-    """Reads one character that `accepts` takes (None: reads nothing), then is in `then`.
+    """A state of the automaton. It reads one character that `accepts` takes (None: it reads nothing) and continues in
+    each state of `then`.
 
-    `at`: "^" or "$" hold only there; `final`: the pattern has been found.
+    `at`: "^" or "$" if the state holds only at the start or end of a line. `final`: the pattern is found.
     """
 
     accepts: Accepts | None = None
@@ -48,14 +49,14 @@ class _State:
 
 @dataclass
 class _Part:
-    """A piece of the automaton: one way in, one way out that reads nothing."""
+    """A part of the automaton with one entry state and one exit state; the exit state reads nothing."""
 
     first: _State
     last: _State
 
 
 class Pattern:
-    """Raises BadPattern for what can't be one."""
+    """A compiled pattern. The constructor raises BadPattern for an invalid text."""
 
     def __init__(self, text: str) -> None:
         if len(text) > LIMIT:
@@ -66,7 +67,7 @@ class Pattern:
         self._known: dict[tuple[frozenset[_State], str, bool], frozenset[_State] | None] = {}
 
     def found_in(self, text: str) -> bool:
-        """Return whether it matches somewhere in `text`, as `re.search` with MULTILINE would say."""
+        """Return whether the pattern matches somewhere in `text`, as `re.search` with MULTILINE does."""
         states: frozenset[_State] = frozenset()
         before = "\n"
         for character in [*text, ""]:
@@ -77,7 +78,8 @@ class Pattern:
         return False
 
     def _step(self, states: frozenset[_State], before: str, character: str) -> frozenset[_State] | None:
-        """The states after `character` ("": the end) at a place that a match may begin at; None: it has been found."""
+        """Return the states after `character` ("": the end of the text), where a match may also begin. Return None if
+        the pattern is found."""
         key = (states, character, before == "\n")
         if key in self._known:
             return self._known[key]
@@ -98,7 +100,7 @@ class Pattern:
 
 @functools.lru_cache(maxsize=256)
 def pattern(text: str) -> Pattern:
-    """Return the pattern of this text, made once. Raises BadPattern."""
+    """Return the compiled pattern of a text, from a cache. Raise BadPattern if the text is not a valid pattern."""
     return Pattern(text)
 
 
@@ -116,7 +118,7 @@ def _without_reading(states: list[_State], begins: bool, ends: bool) -> set[_Sta
 
 
 class _Parser:
-    """From the text to the automaton, by recursive descent."""
+    """A recursive-descent parser that makes the automaton from the text."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -125,6 +127,7 @@ class _Parser:
             self.at = 4
 
     def read(self) -> _Part:
+        """Return the automaton of the whole text. Raise BadPattern."""
         part = self._choice()
         if self.at < len(self.text):
             raise BadPattern(f"the ')' at character {self.at + 1} closes nothing; write \\) for the character itself")
@@ -162,10 +165,12 @@ class _Parser:
             if sign != "+":
                 first.then.append(last)
             part = _Part(first, last)
-            if self._peek() == "?":  # a lazy one finds the same
+            if self._peek() == "?":  # A lazy repetition finds the same matches.
                 self.at += 1
         if sign == "{":
-            raise BadPattern("counts in braces aren't known; write the part as often, or \\{ for the character itself")
+            raise BadPattern(
+                "counts in braces are not supported; repeat the part instead, or write \\{ for the character itself"
+            )
         return part
 
     def _atom(self) -> _Part:
@@ -185,15 +190,17 @@ class _Parser:
         if sign in "*+?":
             raise BadPattern(f"the '{sign}' at character {start + 1} repeats nothing; write \\{sign} for the character")
         if sign == "{":
-            raise BadPattern("counts in braces aren't known; write the part as often, or \\{ for the character itself")
+            raise BadPattern(
+                "counts in braces are not supported; repeat the part instead, or write \\{ for the character itself"
+            )
         return self._one(self._letter(sign))
 
     def _group(self, start: int) -> _Part:
         if self._peek() == "?":
             if self.text[self.at : self.at + 2] != "?:":
                 raise BadPattern(
-                    f"the group at character {start + 1} begins with '(?': looking around, names and flags in groups "
-                    f"aren't known; (?i) may stand in front"
+                    f"the group at character {start + 1} begins with '(?': look-around, named groups and flags in "
+                    f"groups are not supported; (?i) is allowed at the start"
                 )
             self.at += 2
         part = self._choice()
@@ -236,7 +243,7 @@ class _Parser:
         return self._letter(meaning) if isinstance(meaning, str) else meaning
 
     def _meaning(self, start: int) -> str | Accepts:
-        """What follows a backslash: a character, or a class of them."""
+        """Return what a backslash and the next character mean: one character, or the test of a class of characters."""
         sign = self._peek()
         self.at += 1
         if sign in _CLASSES and sign:

@@ -1,7 +1,7 @@
-"""What an edit of a job does while its run is on: for every field of the spec, one of three.
+"""For every field of the spec, what an edit does while a run is on: it applies at once, it waits, or it is refused.
 
-A run keeps what it began with, so that all of its ranks train alike. Fields that say how the job is looked after are
-obeyed at once, and what a person asks for beyond that waits for the next run.
+All ranks of a run must train with the same settings, so a run keeps the spec with which it began. Fields that only say
+how the operator looks after the job apply at once. All other edits wait for the next run.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ Raw = dict[str, Any]
 class Edit(str, Enum):
     """What an edit of a field does while a run is on."""
 
-    LIVE = "live"  # obeyed at once
-    WAITS = "waits"  # for the next run: a resume, or a restart that a person asks for
-    REFUSED = "refused"  # by the API server, until the job is suspended; of framework and managedBy always
+    LIVE = "live"  # The edit applies at once.
+    WAITS = "waits"  # The edit waits for the next run, which begins with a resume or a requested restart.
+    # The API server refuses the edit until the job is suspended. It always refuses edits of framework and managedBy.
+    REFUSED = "refused"
 
 
 FIELDS: Mapping[str, Edit] = {
@@ -35,7 +36,7 @@ FIELDS: Mapping[str, Edit] = {
     "workers.pinning": Edit.WAITS,
     "workers.sharedMemory": Edit.WAITS,
     "workers.restartCommand": Edit.WAITS,
-    "workers.template": Edit.WAITS,  # but CPU and memory, which `RESOURCES` has
+    "workers.template": Edit.WAITS,  # CPU and memory are excluded: see `RESOURCES`.
     "training.model": Edit.WAITS,
     "training.data": Edit.WAITS,
     "training.steps": Edit.WAITS,
@@ -79,18 +80,20 @@ FIELDS: Mapping[str, Edit] = {
     "ttlSecondsAfterFinished": Edit.LIVE,
     "managedBy": Edit.REFUSED,
 }
-"""An entry speaks for all that lies below its field. A field that has no entry is nobody's: `edit_of` raises."""
+"""The kind of edit by the path of a field. An entry also holds for all fields below its path. `edit_of` raises KeyError
+for a field without an entry."""
 
 RESOURCES = ("cpu", "memory")
-"""Of the containers of workers.template and of its pod as a whole, requests and limits: live, since a pod that runs can
-be given others."""
+"""Requests and limits of these resources apply at once, for the containers of workers.template and for the pod as a
+whole, because Kubernetes can resize a running pod."""
 
 _LIVE = tuple(tuple(path.split(".")) for path, edit in FIELDS.items() if edit is Edit.LIVE)
 _SIZES = ("replicas", "min", "max", "spares")
 
 
 def edit_of(path: str) -> Edit:
-    """Return what an edit of the field at this path of the spec does. Raises KeyError when the table lacks it."""
+    """Return what an edit of the field at this path of the spec does. Raise KeyError if the table has no entry for
+    it."""
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
         found = FIELDS.get(".".join(parts[:length]))
@@ -100,7 +103,8 @@ def edit_of(path: str) -> Edit:
 
 
 def frozen(spec: Raw) -> Raw:
-    """Return a spec without its live fields: what one run has in common. Shares what it leaves as it is."""
+    """Return a spec without the fields that apply at once: what stays the same during one run. The result shares
+    unchanged parts with `spec`."""
     kept = dict(spec)
     for path in _LIVE:
         _put(kept, path, None)
@@ -111,7 +115,7 @@ def frozen(spec: Raw) -> Raw:
 
 
 def without_resources(given: Raw) -> Raw:
-    """Return a container, or the spec of a pod, without the CPU and memory that it asks for."""
+    """Return a container, or the spec of a pod, without its requests and limits of CPU and memory."""
     resources = {
         kind: {name: amount for name, amount in (amounts or {}).items() if name not in RESOURCES}
         if kind in ("requests", "limits")
@@ -124,7 +128,7 @@ def without_resources(given: Raw) -> Raw:
 
 
 def with_resources(given: Raw, live: Raw) -> Raw:
-    """Return `given`, a container or the spec of a pod, with the CPU and memory that `live` asks for."""
+    """Return `given`, a container or the spec of a pod, with the requests and limits of CPU and memory of `live`."""
     bare = without_resources(given)
     resources = dict(bare.get("resources") or {})
     for kind in ("requests", "limits"):
@@ -136,11 +140,11 @@ def with_resources(given: Raw, live: Raw) -> Raw:
 
 
 def effective_spec(kept: Raw, live: Raw, size: int) -> tuple[JobSpec, tuple[str, ...]]:
-    """Return the spec that a run obeys now, and the edited fields that wait for the next one.
+    """Return the spec that a run uses now, and the paths of the edited fields that wait for the next run.
 
-    `kept`: the spec that the run began with. `live`: the job's own. `size`: the pods of the run. Where the live sizes
-    don't fit what the run keeps (both were edited while the job was suspended for a moment), sizes wait too.
-    Raises ValidationError when not even that can be understood.
+    `kept`: the spec with which the run began. `live`: the spec of the job. `size`: number of pods of the run. If the
+    sizes of `live` do not fit `kept` (both were edited while the job was suspended for a moment), the sizes wait too.
+    Raise ValidationError if that spec is invalid as well.
     """
     now = JobSpec.model_validate(live)
     waiting = differences(JobSpec.model_validate(kept), now)
@@ -158,13 +162,15 @@ def effective_spec(kept: Raw, live: Raw, size: int) -> tuple[JobSpec, tuple[str,
 
 
 def differences(kept: JobSpec, live: JobSpec) -> tuple[str, ...]:
-    """Return the paths of the fields that differ and aren't live, in the order of the spec."""
+    """Return the paths of the fields that differ between the two specs, without those that apply at once, in the order
+    of the spec."""
     a, b = (frozen(spec.model_dump(mode="json", by_alias=True)) for spec in (kept, live))
     return tuple(_differing("", a, b))
 
 
 def merge_live(kept: Raw, live: Raw) -> Raw:
-    """Return the kept spec with the live fields of the other. New dicts where it differs from `kept`."""
+    """Return `kept` with the fields of `live` that apply at once. The result has new dicts where it differs from
+    `kept`."""
     merged = dict(kept)
     for path in _LIVE:
         _put(merged, path, _at(live, path))
@@ -176,8 +182,8 @@ def merge_live(kept: Raw, live: Raw) -> Raw:
 
 
 def pod_with_resources(spec: Raw, live: Raw) -> Raw:
-    """Return the spec of a pod with the CPU and memory of `live` for the pod and for containers of the same name. The
-    first container may have no name."""
+    """Return the spec of a pod with the CPU and memory that `live` has for the pod and for containers of the same name.
+    The first container may have no name."""
     known = {container.get("name", ""): container for container in live.get("containers") or []}
     containers = [
         with_resources(container, known[name]) if (name := container.get("name", "")) in known else container
@@ -195,7 +201,7 @@ def _without_resources_of_pod(template: Raw) -> Raw:
 
 
 def pod_without_resources(spec: Raw) -> Raw:
-    """Return the spec of a pod without CPU and memory of the pod and of its containers."""
+    """Return the spec of a pod without the CPU and memory of the pod and of its containers."""
     bare = without_resources(spec)
     if "containers" in bare:
         bare["containers"] = [without_resources(container) for container in bare["containers"] or []]
@@ -210,7 +216,8 @@ def _at(spec: Raw, path: tuple[str, ...]) -> Any:
 
 
 def _put(spec: Raw, path: tuple[str, ...], value: Any) -> None:
-    """Set a field of a dict that is ours to change, or remove it with None. The dicts below it are replaced."""
+    """Set a field of `spec`, or remove it if `value` is None. `spec` is changed in place; dicts below it are replaced
+    by copies."""
     name, *rest = path
     if rest:
         below = dict(spec.get(name) or {})

@@ -1,8 +1,8 @@
-"""`DistributedTrainingJob`: status, as the API shows it. Only the operator writes it.
+"""The status of `DistributedTrainingJob` as the API shows it. Only the operator writes it.
 
-These models are the schema and what `kubectl explain` says. Nothing decides from them: the planner works on the flat
-record of `planning.facts.job_state`, and `planning.status_mapping` translates between the two. A field that has nothing
-to say is absent, never empty.
+These models define the schema and the output of `kubectl explain`. No code decides from them: the planner works on the
+flat record of `planning.facts.job_state`, and `planning.status_mapping` translates between the two. A field without a
+value is absent, never empty.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainmaster_operator.api.status_terms import Group, JobPhase, Rung, Time
 
 
 class Condition(Group):
-    """A metav1.Condition."""
+    """A condition of the job, with the fields of metav1.Condition."""
 
     type: str = Field(
         description="What the condition is about, such as Scheduled, Running or NeedsMigration. Each type exists at "
@@ -41,6 +41,8 @@ class Condition(Group):
 
 
 class WorkersStatus(Group):
+    """How many pods the job has, and how many it is to have."""
+
     desired: int | None = Field(None, description="Number of pods with ranks that the job is to have by its spec.")
     current: int | None = Field(
         None,
@@ -71,6 +73,8 @@ class WorkersStatus(Group):
 
 
 class ProgressStatus(Group):
+    """The progress and the speed of the training."""
+
     step: int | None = Field(
         None,
         description="The last step that all ranks have completed. It becomes lower when the job continues from an "
@@ -97,6 +101,8 @@ class ProgressStatus(Group):
 
 
 class SavedPoint(Group):
+    """A saved state."""
+
     step: int | None = Field(None, description="The step after which this state was saved.")
     round: int | None = Field(None, description="The round whose ranks saved this state.")
     tier: str | None = Field(
@@ -106,6 +112,8 @@ class SavedPoint(Group):
 
 
 class FailedSave(Group):
+    """A state that could not be saved."""
+
     step: int | None = Field(None, description="The step after which the state could not be saved.")
     round: int | None = Field(None, description="The round whose ranks could not save their state.")
     message: str | None = Field(
@@ -115,6 +123,8 @@ class FailedSave(Group):
 
 
 class CheckpointStatus(Group):
+    """Which states are saved, and where."""
+
     durable: SavedPoint | None = Field(
         None, description="The newest checkpoint on storage. It survives the loss of all pods."
     )
@@ -127,11 +137,15 @@ class CheckpointStatus(Group):
         None, description="The newest save that storage did not take. It is kept after a later save has succeeded."
     )
     scriptStep: int | None = Field(
-        None, description="The step after which a user's script last called torch.save. It says nothing of the files."
+        None,
+        description="The step after which a user's script last called torch.save. It does not show which files the "
+        "script wrote.",
     )
 
 
 class RestartCounts(Group):
+    """Number of restarts by what was restarted."""
+
     total: int | None = Field(
         None,
         description="Number of restarts after failures. Resumes, resizes and evictions are counted in free instead.",
@@ -148,12 +162,14 @@ class RestartCounts(Group):
     )
     free: int | None = Field(
         None,
-        description="Number of restarts that are no failure of the job and use no budget: evictions, resumes, resizes "
-        "and lost stores.",
+        description="Number of restarts that were not caused by a failure of the job and that use no budget: "
+        "evictions, resumes, resizes and lost stores.",
     )
 
 
 class FailureRecord(Group):
+    """One failure of the job."""
+
     cause: str | None = Field(
         None, description="The cause of the failure, such as Crash, OutOfMemory, Hang, NodeLost or ConfigError."
     )
@@ -186,6 +202,8 @@ class FailureRecord(Group):
 
 
 class RecoveryRecord(Group):
+    """One recovery, with how long each of its phases took."""
+
     round: int | None = Field(None, description="The number of the round that the recovery opened.")
     cause: str | None = Field(None, description="The cause of the restart, as in lastFailure.")
     rung: Rung | None = Field(
@@ -225,6 +243,8 @@ class RecoveryRecord(Group):
 
 
 class GoodputStatus(Group):
+    """Which part of the time went into useful steps."""
+
     ratio: str | None = Field(
         None,
         description="The share of the time since the first step that went into useful steps, such as 0.97. The time in "
@@ -236,13 +256,15 @@ class GoodputStatus(Group):
     lostSeconds: Annotated[dict[str, float], Field(max_length=64)] | None = Field(
         None,
         description="Number of seconds that were lost, by cause: the time of recoveries and of steps that were done "
-        "twice, Checkpoint and Evaluation if training stood still for them, Resume for the start of a job "
-        "that was suspended, up to its next step.",
+        "twice. Checkpoint and Evaluation are the times for which training stopped. Resume is the time from the start "
+        "of a resumed job to its next step.",
     )
     since: Time | None = Field(None, description="The time of the first step of the job, from which time is counted.")
 
 
 class RoundStatus(Group):
+    """The common start of all ranks that is going on."""
+
     number: int | None = Field(
         None,
         description="The number of the round. A round is one common start of all ranks; each restart has a new one.",
@@ -265,6 +287,7 @@ class RoundStatus(Group):
     )
 
 
+# This class has no docstring, because that would become the description of status in the CRD.
 class JobStatus(Group):
     observedGeneration: int | None = Field(
         None, description="The metadata.generation of the job for which the operator last decided."
@@ -291,7 +314,7 @@ class JobStatus(Group):
         None, description="The state of the job as conditions, for kubectl wait and other programs.", max_length=32
     )
     workers: WorkersStatus | None = Field(None, description="How many pods the job has.")
-    progress: ProgressStatus | None = Field(None, description="How far the training is, and how fast it proceeds.")
+    progress: ProgressStatus | None = Field(None, description="The progress and the speed of the training.")
     checkpoint: CheckpointStatus | None = Field(None, description="Which states of the job are saved, and where.")
     restarts: RestartCounts | None = Field(None, description="How often ranks or pods of the job were restarted.")
     lastFailure: FailureRecord | None = Field(

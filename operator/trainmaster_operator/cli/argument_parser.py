@@ -1,7 +1,7 @@
 """The parser of the command line. An error is one sentence, which names the command and what was meant.
 
-What a command takes, and its help, is in a module of its own (`command_table.module_of`). Only the modules of commands
-that a command line names are imported, so that each command starts as fast as if it were the only one.
+The arguments and the help of a command are in its own module (`command_table.module_of`). Only the modules of commands
+that the command line names are imported, so that each command starts as fast as if it were the only one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FURTHER_HELP = (
     "command did its work, 2 that it refused its arguments or its input. Other codes are in the help of the command."
 )
 WIDTH = 100
-"""The most columns of a line of help, and as few as the terminal has."""
+"""Maximum number of columns of a line of help; on a narrower terminal its width."""
 
 
 class Formatter(argparse.HelpFormatter):
-    """Fills each paragraph of a text by itself. Indented lines, such as those of a table, stay as they are."""
+    """Fills each paragraph of a text separately. Indented lines, such as those of a table, stay as they are."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
@@ -41,8 +41,9 @@ class Formatter(argparse.HelpFormatter):
 
 
 def _filled(paragraph: str, width: int, indent: str) -> str:
-    """A paragraph whose second line is indented is a heading with a table or with examples below it."""
-    import textwrap  # only the help needs it
+    """Return a filled paragraph. If its second line is indented, the paragraph is a heading with a table or examples
+    below it, and stays as it is."""
+    import textwrap  # Only the help needs it.
 
     first, _, rest = paragraph.partition("\n")
     if first.startswith(" ") or rest.startswith(" "):
@@ -51,17 +52,17 @@ def _filled(paragraph: str, width: int, indent: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """The parsers of commands that are added to it are of this class too."""
+    """The parser of one command. The parsers of commands that are added to it are of this class too."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=Formatter, **options)
         self._positionals.title = "arguments"
         self.examples: tuple[tuple[str, str], ...] = ()
-        """(command line, what it does) each."""
+        """(command line, what it does) for each example."""
         self.exit_codes: tuple[tuple[int, str], ...] = ()
-        """Those that mean more than 0, done, and 2, refused."""
+        """The exit codes other than 0 (done) and 2 (refused), or with a further meaning."""
         self.table: Callable[[], str] = str
-        """Makes a further part of the help, which takes time to make."""
+        """Returns a further part of the help that takes time to make."""
 
     def describe(
         self, description: str, *examples: tuple[str, str], exit_codes: Sequence[tuple[int, str]] = ()
@@ -81,22 +82,24 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message as a sentence, without argparse's lines of usage before it, and exit with code 2."""
-        self._refuse(message if message.endswith("?") else f"{message}; {self.prog} --help shows what it takes")
+        self._refuse(
+            message if message.endswith("?") else f"{message}; {self.prog} --help lists the commands and options"
+        )
 
     def _refuse(self, sentence: str) -> NoReturn:
         sys.stderr.write(f"{self.prog}: {sentence}\n")
         raise SystemExit(EXIT_CODE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse arguments that are left over. argparse hands those of a command to the parser above it, whose error
-        names neither the command nor its options."""
+        """Parse and refuse arguments that are left over. argparse passes leftover arguments of a command to the
+        parser above it, whose error names neither the command nor its options."""
         given, left = super().parse_known_args(args, namespace)
         options = [word.partition("=")[0] for word in left if word.startswith("-")]
         if options:
             known = (name for action in self._actions for name in action.option_strings)
             self.error(_unknown(options[0], known))
         if left:
-            self.error(f"{left[0]} is one argument too many")
+            self.error(f"there is no place for the argument {left[0]}")
         return given, left
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -116,8 +119,8 @@ def _unknown(word: str, known: Iterable[str]) -> str:
 
 
 def _listed(title: str, rows: Iterable[tuple[str, str]], width: int = 7) -> str:
-    """A heading with two columns below it. width: of the first one, with its margins."""
-    import textwrap  # only the help needs it
+    """Return a heading with two columns below it. `width`: width of the first column, with its margins."""
+    import textwrap  # Only the help needs it.
 
     cells = list(rows)
     lines = [
@@ -128,7 +131,7 @@ def _listed(title: str, rows: Iterable[tuple[str, str]], width: int = 7) -> str:
 
 
 class _Overview(Parser):
-    """That of `trainmaster` itself. Its help has the commands below their headings."""
+    """The parser of `trainmaster` itself. Its help lists the commands below their headings."""
 
     def format_help(self) -> str:
         groups = [_listed(title, listed.items(), 14) for title, listed in command_table.GROUPS.items()]
@@ -137,8 +140,8 @@ class _Overview(Parser):
 
 
 def parser(words: Sequence[str] | None = None) -> Parser:
-    """Return the parser. words: of the command line that it is for: it knows only the commands that they name; None: it
-    knows all commands."""
+    """Return the parser. `words`: the command line for which it is made, so that it knows only the commands in it;
+    None: it knows all commands."""
     top = _Overview(prog="trainmaster", usage="trainmaster COMMAND ...", epilog=FURTHER_HELP)
     top.add_argument("--version", action="version", version=f"trainmaster {__version__}", help="print the version")
     added = top.add_subparsers(

@@ -1,4 +1,4 @@
-"""Jobs on a cluster, for the commands that a person types: whatever goes wrong there is one sentence."""
+"""The connection to a cluster for the commands of a user. Every error is one sentence."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from trainmaster_operator.cluster.port import (
     Unavailable,
 )
 
-CONNECTIONS = 4096  # whoever follows all logs holds one for each pod
-SHOWN = 5  # names in a hint
+CONNECTIONS = 4096  # A command that follows all logs holds one connection for each pod.
+SHOWN = 5  # Maximum number of names in a hint.
 
 
 @dataclass(frozen=True)
 class Target:
-    """A namespace of a cluster. `address`: of its API server, for people. `read`: containers' logs. `try_create`: a dry
-    run of a creation, which raises as a creation would; None where nothing is created. `disruption_budgets`: lists the
-    namespace's."""
+    """A namespace of a cluster. `address`: of its API server, for people. `read`: reads logs of containers.
+    `try_create`: a dry run of a creation, which raises as a creation would; None if nothing is created.
+    `disruption_budgets`: lists those of the namespace."""
 
     cluster: Cluster
     namespace: str
@@ -46,9 +46,10 @@ class Target:
 
 @asynccontextmanager
 async def connected(where: Where) -> AsyncIterator[Target]:
-    """Raises Refusal when there is no way to the cluster, and for what it refuses inside."""
+    """Yield the namespace of the cluster. Raise Refusal if there is no way to the cluster, and for calls inside that
+    it refuses."""
     found = kubeconfig.find(where)
-    logging.getLogger("trainmaster_operator").addHandler(logging.NullHandler())  # people get sentences, not logs
+    logging.getLogger("trainmaster_operator").addHandler(logging.NullHandler())  # Users get sentences, not logs.
     try:
         cluster = await KubernetesCluster.connect(found.kubeconfig, context=found.context, connections=CONNECTIONS)
     except NoCluster as error:
@@ -70,7 +71,7 @@ async def connected(where: Where) -> AsyncIterator[Target]:
 
 @asynccontextmanager
 async def explained(target: Target) -> AsyncIterator[None]:
-    """What the API server refuses, as a Refusal."""
+    """Raise a Refusal for every call inside that the API server refuses."""
     try:
         yield
     except (Unavailable, TooManyRequests) as error:
@@ -84,7 +85,7 @@ async def explained(target: Target) -> AsyncIterator[None]:
 
 
 async def find(target: Target, name: str) -> Object:
-    """The job. Raises Refusal with the nearest name when there is none."""
+    """Return the job. Raise Refusal with the nearest name if there is none."""
     try:
         return await target.cluster.get(JOB, target.namespace, name)
     except NotFound:
@@ -94,6 +95,7 @@ async def find(target: Target, name: str) -> Object:
 
 
 async def jobs(target: Target) -> list[Object]:
+    """Return the jobs of the namespace. Raise Refusal if Trainmaster is not installed."""
     try:
         return (await target.cluster.list(JOB, target.namespace)).items
     except NotFound:
@@ -101,10 +103,12 @@ async def jobs(target: Target) -> list[Object]:
 
 
 def not_installed(target: Target) -> Refusal:
+    """Return the refusal for a cluster that does not know the kind of jobs."""
     return Refusal(f"{target.address}: does not know the kind {JOB_KIND}: Trainmaster is not installed there")
 
 
 def one_line(error: Exception) -> str:
+    """Return the message of an error on one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -1,7 +1,7 @@
 """The commands of `trainmaster`, and the module of each: NAME_command.py, with its help, its arguments and its call.
 
-`declare(command)` of such a module adds the arguments, the help and the call (`func`) to the command's parser.
-A module is imported when its command is given. It imports what does the work only when the command runs: no command
+`declare(command)` of such a module adds the arguments, the help and the call (`func`) to the command's parser. A module
+is imported when its command is given, and it imports the code that does the work only when the command runs: no command
 needs all of Trainmaster.
 """
 
@@ -17,7 +17,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "demo": "train a small GPT on four ranks, and recover from a killed rank",
         "status": "show the state of a run, or of a job on a cluster",
         "logs": "show what the ranks of a run or a job print",
-        "report": "write a page about a run or a job: curves, recoveries, failure",
+        "report": "write an HTML page about a run or a job, with its curves, its recoveries and its last failure",
         "profile": "record the next steps of a run or a job as a timeline",
         "prove": "check that a job trains the same model when ranks are killed",
     },
@@ -50,10 +50,10 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "fault_injection": ("fault",),
     "trainer_tools": ("profile", "plan", "tokenize", "import", "export", "parity", "completion"),
 }
-"""The commands whose modules are in each folder of `trainmaster_operator/cli`."""
+"""The commands whose modules are in each directory of `trainmaster_operator/cli`."""
 
 FORMER: Final[dict[str, str]] = {"watch": "trainmaster status NAME --watch"}
-"""Commands that had another name once, with what to type now."""
+"""Commands that were renamed, with what to type now."""
 
 
 def names() -> list[str]:

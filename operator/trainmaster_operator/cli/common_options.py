@@ -1,4 +1,4 @@
-"""Arguments that several commands take."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Completes(Enum):
 
 
 def completes(action: argparse.Action, kind: Completes) -> None:
-    """Have shells offer values of this kind."""
+    """Let shells offer values of this kind."""
     action.completes = kind  # type: ignore[attr-defined]
 
 
 def completed(action: argparse.Action) -> Completes | Sequence[str]:
-    """Return what shells offer as the value of this argument: a kind, or these words, which can be none."""
+    """Return what shells offer as the value of this argument: a kind, or a list of words, which may be empty."""
     found: Any = getattr(action, "completes", None)
     if isinstance(found, Completes):
         return found
@@ -65,12 +65,14 @@ def add_folder(command: Parser, *names: str, **options: Any) -> None:
 
 
 def add_plain(command: Parser) -> None:
+    """Add the option --plain."""
     command.add_argument(
         "--plain", action="store_true", help="print lines of text, as when the output is not a terminal"
     )
 
 
 def add_cluster(command: Parser) -> None:
+    """Add the options that name a cluster and a namespace."""
     group = command.add_argument_group("which cluster")
     group.add_argument("-n", "--namespace", metavar="NS", help="namespace of the job (default: that of the context)")
     kubeconfig = group.add_argument(

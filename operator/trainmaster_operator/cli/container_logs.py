@@ -1,4 +1,4 @@
-"""What containers wrote, line by line with the time of each, from the kubelets by way of the API server."""
+"""The logs of containers, line by line with the time of each line, which kubelets deliver through the API server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from trainmaster_operator.cluster.kubernetes_errors import unanswered
 from trainmaster_operator.cluster.line_splitter import LineSplitter
 from trainmaster_operator.cluster.port import POD, Object
 
-WHOLE_S = 600.0  # for all of one container's log
+WHOLE_S = 600.0  # Seconds for the whole log of one container.
 QUIET_S = 60.0
-FOLLOW_S = 3600.0  # then, or after a silence, the stream is opened again where it was
+FOLLOW_S = 3600.0  # After this time, or after a silence, the stream is opened again at the same place.
 FOLLOW_QUIET_S = 300.0
 
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
@@ -34,7 +34,7 @@ class Source:
     container: str
     role: str
     slot: int
-    started: bool  # there is a log
+    started: bool  # True if there is a log.
     ended: bool
 
     @property
@@ -43,15 +43,16 @@ class Source:
 
 
 class Line(NamedTuple):
-    at: str  # UTC with nanoseconds: texts compare as the times do
+    at: str  # UTC with nanoseconds, so that texts sort like the times.
     text: bytes
 
 
 Read = Callable[[Source, bool, str], AsyncIterator[bytes]]
-"""(source, follow, since) -> raw lines with timestamps, from that time on ("": from the start). Raises ApiError."""
+"""(source, follow, since) -> raw lines with timestamps, from that time on ("" for the start). Raises ApiError."""
 
 
 def source(pod: Object) -> Source:
+    """Return the main container of a pod object."""
     meta, status = pod["metadata"], pod.get("status") or {}
     labels = meta.get("labels") or {}
     slot = labels.get(f"{GROUP}/slot", "")
@@ -70,6 +71,8 @@ def source(pod: Object) -> Source:
 
 
 def reader(connection: Connection) -> Read:
+    """Return a function that reads logs over this connection."""
+
     async def read(source: Source, follow: bool, since: str) -> AsyncIterator[bytes]:
         query = {"container": source.container, "timestamps": "true"}
         if follow:
@@ -98,7 +101,7 @@ def reader(connection: Connection) -> Read:
 
 
 def parsed(raw: bytes, before: str) -> Line:
-    """`before`: the time of the line before, for what has none."""
+    """Return a line with its time. `before`: the time of the previous line, for a line without a time."""
     match = _STAMP.match(raw)
     if match is None:
         return Line(before, raw)
@@ -109,7 +112,8 @@ def parsed(raw: bytes, before: str) -> Line:
 
 
 def in_order(files: Iterable[IO[bytes]]) -> Iterator[tuple[int, Line]]:
-    """The lines of several logs in the order of their times, each with the number of its file. Reads as it goes."""
+    """Yield the lines of several logs ordered by time, each with the number of its file. The files are read as the
+    lines are needed."""
 
     def lines(number: int, file: IO[bytes]) -> Iterator[tuple[int, Line]]:
         before = ""

@@ -1,6 +1,6 @@
-"""Why a drain waits for a job's pods: a PodDisruptionBudget that lets none of them be evicted now.
+"""Why a drain waits for a job's pods: a PodDisruptionBudget allows none of them to be evicted now.
 
-A refused eviction leaves no trace on the pod, and the operator may not read budgets. A person mostly may.
+A refused eviction leaves no trace on the pod, and the operator may not read budgets. A user usually may.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from trainmaster_operator.planning.facts.change import counted
 
 
 def refusals(budgets: Sequence[Object], pods: Sequence[Object]) -> list[str]:
-    """Return a sentence for each budget that refuses the eviction of some of these pods. All of one namespace."""
+    """Return a sentence for each budget that refuses the eviction of some of these pods. All of them are in one
+    namespace."""
     found = []
     for budget in budgets:
         if (budget.get("status") or {}).get("disruptionsAllowed", 0) > 0:
@@ -30,10 +31,10 @@ def refusals(budgets: Sequence[Object], pods: Sequence[Object]) -> list[str]:
 
 def _covers(budget: Object, pod: Object) -> bool:
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending"):
-        return False  # their eviction is never refused
+        return False  # The eviction of such pods is never refused.
     selector = (budget.get("spec") or {}).get("selector")
     if selector is None:
-        return False  # it covers none
+        return False  # Such a budget covers no pod.
     labels = pod["metadata"].get("labels") or {}
     same = all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
     return same and all(_matches(rule, labels) for rule in selector.get("matchExpressions") or [])

@@ -1,4 +1,4 @@
-"""Which cluster a person means: a kubeconfig, one of its contexts, a namespace."""
+"""The cluster that a user means: a kubeconfig, one of its contexts, and a namespace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT = "~/.kube/config"
 
 @dataclass(frozen=True)
 class Where:
-    """As given on the command line; None: not given."""
+    """The options of the command line that name a cluster; None if an option is not given."""
 
     namespace: str | None = None
     kubeconfig: str | None = None
@@ -26,12 +26,13 @@ class Where:
 
     @property
     def given(self) -> bool:
+        """True if any of these options is given."""
         return self != Where()
 
 
 @dataclass(frozen=True)
 class Found:
-    """`kubeconfig` is None when this process runs in a pod, and uses the credentials of that pod."""
+    """The cluster. `kubeconfig` is None if this process runs in a pod and uses the credentials of that pod."""
 
     kubeconfig: str | None
     context: str | None
@@ -39,7 +40,7 @@ class Found:
 
 
 def find(where: Where) -> Found:
-    """Raises Refusal when there is no kubeconfig, or none with that context."""
+    """Return the cluster. Raise Refusal if there is no kubeconfig, or none with that context."""
     files = _files(where)
     if not files:
         if where.kubeconfig is None and where.context is None and POD_NAMESPACE.is_file():
@@ -58,13 +59,13 @@ def find(where: Where) -> Found:
 
 
 def is_there() -> bool:
-    """Whether `find` has anything to read without further words from the command line. Raises Refusal if KUBECONFIG
-    names a file that doesn't exist."""
+    """Return whether `find` has anything to read without options. Raise Refusal if KUBECONFIG names a file that does
+    not exist."""
     return bool(_files(Where())) or POD_NAMESPACE.is_file()
 
 
 def _files(where: Where) -> list[str]:
-    """That exist: a KUBECONFIG may name several, of which some may be missing."""
+    """Return the existing files: KUBECONFIG may name several, of which some may be missing."""
     given = where.kubeconfig or os.environ.get("KUBECONFIG")
     files = [os.path.expanduser(part) for part in (given or DEFAULT).split(os.pathsep) if part]
     existing = [file for file in files if os.path.exists(file)]
@@ -75,7 +76,8 @@ def _files(where: Where) -> list[str]:
 
 
 def _contexts(files: list[str]) -> tuple[dict[str, dict[str, Any]], str | None]:
-    """The contexts by name, and the current one's name. Of several files the first that says something counts."""
+    """Return the contexts by name, and the name of the current one. If several files have a value, the first one
+    counts."""
     contexts: dict[str, dict[str, Any]] = {}
     current: str | None = None
     for file in files:

@@ -1,4 +1,5 @@
-"""The `trainmaster` command. Bad input: a sentence per problem on stderr, exit code 2, nothing left behind."""
+"""The `trainmaster` command. For bad input it writes one sentence per problem to stderr, exits with code 2 and
+leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line. Return its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     if not words:
         parser(words).print_help()
@@ -19,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser(words).parse_args(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # ranks may say what a terminal can't show
+            stream.reconfigure(errors="backslashreplace")  # Ranks may print characters that the terminal cannot show.
     try:
         return int(options.func(options))
     except Refusal as refusal:

@@ -1,7 +1,7 @@
-"""Whether an operator looks after a job now, and what follows for what its status says.
+"""Whether an operator manages a job now, and what that means for its status.
 
-A status says nothing of its own age: with no operator it goes on to say Running. The operator's Lease tells when one
-last led. Where a person may not read it, the age of what was written has to do.
+A status does not show its own age: without an operator it continues to say Running. The operator's Lease shows when one
+last led. If a user may not read the Lease, the age of what was written is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainmaster_operator.planning.lifecycle.operator_absence import SHORTEST_S
 from trainmaster_operator.planning.status_mapping import duration
 from trainmaster_operator.runtime.leader.lease import LEASE_LABEL, LeaseSettings
 
-STEPS = 10  # that a job would have done in the time after which the lack of them is told
+STEPS = 10  # Number of steps that the job would have completed in the time after which their absence is reported.
 STEPPING = (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING)
 WITHOUT_PODS = (JobPhase.SUSPENDED, JobPhase.HELD, JobPhase.SUCCEEDED, JobPhase.FAILED)
 MISSING = "Missing"
@@ -38,8 +38,8 @@ class Absence:
 async def absence(
     cluster: Cluster, job: Object, status: JobState, pods: Sequence[Object], now: float
 ) -> Absence | None:
-    """Return what is to be said of a job that nobody looks after. None: an operator leads, the job has ended, or it is
-    not known. `pods`: of the job. `now`: seconds since 1970."""
+    """Return the absence for a job without an operator. Return None if an operator leads, the job has ended, or it
+    is not known. `pods`: of the job. `now`: seconds since 1970."""
     if status.phase.finished:
         return None
     leases = await _leases(cluster, pods)
@@ -49,7 +49,7 @@ async def absence(
 
 
 async def absence_of_any(cluster: Cluster, now: float) -> Absence | None:
-    """The same before there is a job: None if an operator leads, or if nothing is known."""
+    """Return the same before there is a job. Return None if an operator leads, or if nothing is known."""
     leases = await _leases(cluster, ())
     return _of_leases(leases, now) if leases is not None else None
 
@@ -57,9 +57,9 @@ async def absence_of_any(cluster: Cluster, now: float) -> Absence | None:
 def missing_pods(name: str, status: JobState, pods: Sequence[PodRecord], gone: Absence | None) -> Iterator[PodRecord]:
     """Yield a record for each pod that the job ought to have by its status and that is not there."""
     if status.phase in WITHOUT_PODS or (gone is None and status.phase is JobPhase.PENDING):
-        return  # a job that is being started gets its pods one after another
+        return  # A job that is being started gets its pods one after another.
     there = {pod.name for pod in pods}
-    why = "nobody creates it again while no operator leads" if gone else "it is created again"
+    why = "it is not created again while no operator leads" if gone else "it is created again"
     for slot, incarnation in enumerate(unpack_counts(status.incarnations)):
         expected = pod_name(name, WORKER, slot, incarnation)
         if expected not in there:
@@ -67,9 +67,10 @@ def missing_pods(name: str, status: JobState, pods: Sequence[PodRecord], gone: A
 
 
 def _of_leases(leases: Sequence[Object], now: float) -> Absence | None:
-    """Of several operators, each for a namespace of its own, one that leads is enough: whose the job is isn't known."""
+    """Return the absence according to the Leases. If several operators each serve their own namespace, one that
+    leads is enough, because it is unknown to which of them the job belongs."""
     if not leases:
-        return Absence("No operator has ever led on this cluster: install the chart, and the job begins.")
+        return Absence("No operator has ever led on this cluster. Install the chart; then the job starts.")
     ages = []
     for lease in leases:
         spec = lease["spec"]
@@ -81,14 +82,14 @@ def _of_leases(leases: Sequence[Object], now: float) -> Absence | None:
     youngest_s = min(ages)
     since = f" for {duration(youngest_s)}" if youngest_s != float("inf") else ""
     return Absence(
-        f"No operator has led{since}: this status was written before. Pods go on by themselves, and their agents "
+        f"No operator has led{since}: this status was written before. Pods continue to train, and their agents "
         "restart ranks in place, but no pod is created or replaced."
     )
 
 
 def _of_what_was_written(job: Object, status: JobState, now: float) -> Absence | None:
-    """Where no Lease may be read. Silence of a job that steps seldom says nothing."""
-    unread = "The operator's Lease cannot be read, so whether one is there is not known."
+    """Return the absence where no Lease may be read. If a job steps rarely, its silence means nothing."""
+    unread = "This command may not read the operator's Lease, so it cannot tell whether an operator is running."
     progress = status.progress
     if status.phase in STEPPING and progress.updatedAt:
         age_s = now - seconds(progress.updatedAt)
@@ -102,8 +103,8 @@ def _of_what_was_written(job: Object, status: JobState, now: float) -> Absence |
 
 
 async def _leases(cluster: Cluster, pods: Sequence[Object]) -> Sequence[Object] | None:
-    """Of the operators of the cluster; None if they may not be read. A pod of the job names the namespace of its own
-    operator, whose Lease every user may read (`rbac.showLeader` of the chart)."""
+    """Return the Leases of the cluster's operators; None if they may not be read. A pod of the job names the
+    namespace of its own operator, whose Lease every user may read (`rbac.showLeader` of the chart)."""
     for namespace in sorted({found for pod in pods if (found := _namespace_of_operator(pod))}):
         try:
             return [await cluster.get(LEASE, namespace, LeaseSettings.name)]
@@ -118,7 +119,7 @@ async def _leases(cluster: Cluster, pods: Sequence[Object]) -> Sequence[Object] 
 
 
 def _namespace_of_operator(pod: Object) -> str:
-    """From the address that its agent was given: https://SERVICE.NAMESPACE.svc:PORT."""
+    """Return the namespace in the address that the pod's agent was given: https://SERVICE.NAMESPACE.svc:PORT."""
     for container in (pod.get("spec") or {}).get("containers") or []:
         for variable in container.get("env") or []:
             if variable.get("name") == environment.OPERATOR_URL:

@@ -1,4 +1,5 @@
-"""The output folder of a run: whose it is, what it holds, and the resource that a later run goes on from."""
+"""The output folder of a run: which run holds it, what it contains, and the resource from which a later run
+continues."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ FINAL = "final.json"
 DIGESTS = "digests"
 OURS = (STATUS, METRICS, MEMORY, REPORT, LOGS, CHECKPOINTS, FINAL, DIGESTS, profile_request.FILE)
 
-# A run that goes on with any of these changed would be another run with the first one's checkpoints.
+# A run that continues with one of these changed would be another run with the checkpoints of the first one.
 _IDENTITY = (
     ("framework",),
     ("training", "model"),
@@ -47,7 +48,7 @@ _IDENTITY = (
 
 
 class OutputFolder:
-    """Made by `claim`, which holds the folder for this process until it ends."""
+    """The directory of a run. `claim` returns it and holds it for this process until it ends."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -55,7 +56,7 @@ class OutputFolder:
 
     @classmethod
     def claim(cls, path: Path) -> OutputFolder:
-        """Makes the folder. Raises Refusal when another run holds it, or when it can't be written."""
+        """Create and lock the directory. Raise Refusal if another run holds it, or if it cannot be written."""
         lock = -1
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,8 @@ class OutputFolder:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             (path / LOGS).mkdir(exist_ok=True)
             for folder in (path, path / LOGS):
-                with tempfile.TemporaryFile(dir=folder):  # it may be somebody else's, or on a read-only file system
+                # It may belong to another user, or be on a read-only file system.
+                with tempfile.TemporaryFile(dir=folder):
                     pass
         except BlockingIOError:
             os.close(lock)
@@ -82,12 +84,12 @@ class OutputFolder:
         return self.path / LOGS
 
     def write_status(self, resource: dict[str, Any]) -> None:
-        """Replaces status.yaml at once: a reader sees the old or the new resource. Raises OSError, and leaves the old
-        one."""
+        """Replace status.yaml atomically: a reader sees the old or the new resource. Raise OSError, and then keep
+        the old one."""
         replace(self.path / STATUS, dumped(resource).encode())
 
     def clear(self) -> None:
-        """Throws away what a run left, and nothing else. Raises Refusal for what can't be thrown away."""
+        """Delete what a run left, and nothing else. Raise Refusal if something cannot be deleted."""
         try:
             for name in OURS:
                 target = self.path / name
@@ -102,7 +104,7 @@ class OutputFolder:
 
 
 def read_run(out: Path) -> dict[str, Any]:
-    """Return the resource of the run in this folder. Raises Refusal when there is none."""
+    """Return the resource of the run in this directory. Raise Refusal if there is none."""
     try:
         return _read(out)
     except FileNotFoundError:
@@ -112,7 +114,7 @@ def read_run(out: Path) -> dict[str, Any]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a run writes there right now."""
+    """Return whether a run uses the directory now."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -124,8 +126,8 @@ def is_held(path: Path) -> bool:
 
 
 def read_status(path: Path) -> dict[str, Any] | None:
-    """The resource of the run in `path`; None when there was none. Raises Refusal for what can't become an output
-    folder."""
+    """Return the resource of the run in `path`; None if there was none. Raise Refusal if the path cannot become an
+    output folder."""
     try:
         return _read(path)
     except FileNotFoundError:
@@ -135,7 +137,7 @@ def read_status(path: Path) -> dict[str, Any] | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Raises FileNotFoundError when there is no status, and Refusal when there is one that can't be read."""
+    """Return the resource. Raise FileNotFoundError if there is no status, and Refusal if it cannot be read."""
     file = path / STATUS
     try:
         resource = yaml.load(file.read_text(), Loader=_loader())
@@ -151,7 +153,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def check_same_job(path: Path, before: dict[str, Any], now: DistributedTrainingJob) -> None:
-    """Raises Refusal when the folder holds another job, or this one with other data, model, batch or seed."""
+    """Raise Refusal if the directory holds another job, or this one with other data, model, batch or seed."""
     name = before["metadata"]["name"]
     if name != now.metadata.name:
         raise Refusal(f"{path}: is the output folder of job {name}, not of {now.metadata.name}; choose another --out")
@@ -172,7 +174,7 @@ def check_same_job(path: Path, before: dict[str, Any], now: DistributedTrainingJ
 
 
 def check_steps(path: Path, before: dict[str, Any], now: DistributedTrainingJob) -> None:
-    """Raises Refusal when the run would go on from a checkpoint that lies beyond the job's last step."""
+    """Raise Refusal if the run would continue from a checkpoint after the job's last step."""
     checkpoint = state_of(before).checkpoint
     saved = checkpoint.step if checkpoint is not None else 0
     if now.spec.training is not None and now.spec.checkpoint.resume == "Auto" and saved > now.spec.training.steps:
@@ -183,26 +185,27 @@ def check_steps(path: Path, before: dict[str, Any], now: DistributedTrainingJob)
 
 
 def first_resource(job: dict[str, Any]) -> dict[str, Any]:
-    """A job that has never run, as the store will hold it."""
+    """Return a job that has never run, as the store will hold it."""
     created = objects.timestamp(time.time())
     meta = {**job["metadata"], "uid": str(uuid.uuid4()), "generation": 1, "creationTimestamp": created}
     return {**job, "metadata": meta, "status": write_status(JobState())}
 
 
 def resumed_resource(before: dict[str, Any], job: dict[str, Any], last_round: int) -> dict[str, Any]:
-    """The job with the uid and the history of the run before, suspended as that run left it, with nothing running.
+    """Return the job with the uid and the history of the previous run, suspended as that run left it, with nothing
+    running.
 
-    `last_round`: the highest round that the storage knows. Budgets start anew, since a person asked to go on.
+    `last_round`: the highest round in the storage. Budgets begin again at 0, because a person asked to continue.
     """
     status = state_of(before)
     used = max(status.round, last_round)
     status = status.model_copy(
         update={
             "phase": JobPhase.SUSPENDED if used else JobPhase.PENDING,
-            "leaderEpoch": 0,  # of leases in a store that is no more
-            "revision": "",  # it lay in that store too
+            "leaderEpoch": 0,  # It belongs to a Lease in a store that no longer exists.
+            "revision": "",  # It was in that store too.
             "revisions": [],
-            "round": used + 1 if used else 0,  # forming: it opens once the new pods have joined
+            "round": used + 1 if used else 0,  # The round forms, and opens once the new pods have joined.
             "roundStore": "",
             "stopAt": None,
             "stopBound": False,
@@ -224,7 +227,8 @@ def resumed_resource(before: dict[str, Any], job: dict[str, Any], last_round: in
 
 
 def highest_round(checkpoints: Path) -> int:
-    """Of the lineage files there; 0 when there are none. A kill may have come before status.yaml was written."""
+    """Return the highest round of the lineage files; 0 if there are none. They may be newer than status.yaml if the
+    run was killed."""
     names = os.listdir(checkpoints / "lineage") if (checkpoints / "lineage").is_dir() else []
     rounds = [int(match[1]) for name in names if (match := re.fullmatch(r"round-(\d+)\.json", name))]
     return max(rounds, default=0)
@@ -243,7 +247,7 @@ def _changes(old: DistributedTrainingJob, now: DistributedTrainingJob) -> Iterat
 
 
 def _leaves(place: str, was: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(path, old, new) of what differs, as deep as both are maps."""
+    """Yield (path, old, new) for everything that differs, as deep as both values are maps."""
     if isinstance(was, dict) and isinstance(wanted, dict):
         for key in dict.fromkeys([*was, *wanted]):
             yield from _leaves(f"{place}.{key}", was.get(key), wanted.get(key))

@@ -1,4 +1,4 @@
-"""Bad input from a person: told in sentences on stderr, exit code 2, no traceback."""
+"""Bad input from a user: it is reported in sentences on stderr, with exit code 2 and without a traceback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EXIT_CODE = 2
 
 
 class Refusal(Exception):
-    """Each line is one sentence about one problem: where it is, what is wrong, what would be right."""
+    """Bad input. Each line is one sentence about one problem: where it is, what is wrong, and what would be right."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__("\n".join(lines))
@@ -16,5 +16,5 @@ class Refusal(Exception):
 
 
 def why(error: OSError) -> str:
-    """Return what the system says of a file, as the end of a sentence."""
+    """Return the system's message about a file as the end of a sentence."""
     return (error.strerror or str(error)).lower()

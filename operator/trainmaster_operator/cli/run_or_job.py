@@ -1,4 +1,4 @@
-"""What a word on the command line means: a run on this machine, or a job on a cluster."""
+"""The meaning of a word on the command line: a run on this machine, or a job on a cluster."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trainmaster_operator.cli.output_folder import STATUS
 from trainmaster_operator.cli.refusal import Refusal
 
 RUNS = Path("runs")
-"""The folder in which `trainmaster run` makes output folders by default."""
+"""The directory in which `trainmaster run` creates output folders by default."""
 
 
 def of(what: str, where: Where) -> Path | None:
-    """Return the output folder that a word means; None: it means a job on a cluster.
+    """Return the output folder that a word means; None if it means a job on a cluster.
 
-    A word is a path if it has a slash. Otherwise it can be a folder, the name of a run in ./runs, or the name of a job.
-    Raises Refusal when it can be none of them, or two different runs.
+    A word with a slash is a path. Otherwise it can be a directory, the name of a run in ./runs, or the name of a job.
+    Raise Refusal if it can be none of them, or two different runs.
     """
     is_path = "/" in what or what in (".", "..")
     if where.given:
@@ -44,18 +44,19 @@ def of(what: str, where: Where) -> Path | None:
 
 
 def check_job(name: str, where: Where, for_runs: str) -> None:
-    """Raise Refusal for a word that can only be a run. for_runs: what to do with a run instead."""
+    """Raise Refusal for a word that can only be a run. `for_runs`: what to do with a run instead."""
     if not where.given and ("/" in name or Path(name, STATUS).exists()):
         raise Refusal(f"{name}: the name of a job on a cluster is expected; {for_runs}")
 
 
 def _without_a_run(what: str, where: Where) -> Path | None:
-    """A name that no run on this machine has."""
+    """Return the directory or None (a job) for a name that no run on this machine has. Raise Refusal if it can be
+    neither."""
     try:
         kubeconfig.find(where)
     except Refusal as refusal:
         if Path(what).is_dir():
-            return Path(what)  # it holds no run: whoever reads it says so
+            return Path(what)  # It holds no run; the code that reads it reports that.
         raise Refusal(
             f"{what}: there is no run in {what} or {RUNS / what}, and no cluster on which it could be a job",
             *refusal.lines,
@@ -67,7 +68,7 @@ def _without_a_run(what: str, where: Where) -> Path | None:
 
 
 def _tell_the_other_meaning(what: str, run: Path) -> None:
-    """Say how to mean a job of the same name, if there is a cluster that may have one."""
+    """Print how to name a job with the same name, if there is a cluster that may have one."""
     with suppress(Refusal):
         if kubeconfig.is_there():
             sys.stderr.write(

@@ -1,4 +1,4 @@
-"""What the status of a job says, for every command that asks: from a cluster, or from a run's status.yaml."""
+"""What the status of a job says, for all commands: from a cluster, or from a run's status.yaml."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster_operator.planning.status_mapping import OtherLayout, read_statu
 
 
 def state_of(job: Mapping[str, Any]) -> JobState:
-    """Return what a job's status says. Raises Refusal when another version of Trainmaster wrote it."""
+    """Return the state in a job's status. Raise Refusal if another version of Trainmaster wrote it."""
     status = job.get("status") or {}
     if former_status(status):
         raise Refusal(
@@ -31,13 +31,13 @@ def state_of(job: Mapping[str, Any]) -> JobState:
 
 
 def is_scripted(job: Mapping[str, Any]) -> bool:
-    """Return whether the ranks of a job run a script of the user, in place of Trainmaster's own training loop."""
+    """Return whether the ranks of a job run a user's script instead of the built-in trainer."""
     return bool((job.get("spec") or {}).get("framework", Framework.TRAINMASTER) != Framework.TRAINMASTER)
 
 
 def slots_in_rank_order(job: dict[str, Any]) -> list[int]:
-    """Return the slots of the round that is open, or was last, in the order of their ranks: [] before the first one.
-    What ranks print is shown for jobs of an earlier version too. Raises Refusal."""
+    """Return the slots of the open round, or of the last one, in the order of their ranks; [] before the first
+    round. This also works for jobs of an earlier version, so that their output can be shown. Raise Refusal."""
     status = job.get("status") or {}
     members = status.get("roundMap") or "" if former_status(status) else state_of(job).roundMap
     return list(unpack_ranges(members))

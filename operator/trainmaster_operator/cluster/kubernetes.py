@@ -38,9 +38,11 @@ from trainmaster_operator.cluster.port import (
 FIELD_MANAGER = "trainmaster"
 STRICTLY = {"fieldValidation": "Strict"}
 PAGE = 500
-WATCH_S = 300.0  # at least; the server ends a watch then. Up to a quarter more, so that not all end at once
-WATCH_GRACE_S = 30.0  # how much longer the client waits for that end
-SILENCE_S = 90.0  # bookmarks come about each minute: a watch that says nothing for so long is dead
+# Minimum number of seconds after which the server ends a watch. Up to a quarter is added, so that not all watches end
+# at once.
+WATCH_S = 300.0
+WATCH_GRACE_S = 30.0  # Additional seconds for which the client waits for that end.
+SILENCE_S = 90.0  # Bookmarks come about once a minute, so a watch that is silent for longer is dead.
 
 _ROOTS = {name: f"/{'apis' if '/' in kind.api_version else 'api'}/{kind.api_version}" for name, kind in KINDS.items()}
 _SERVICE_ACCOUNT = "system:serviceaccount:"
@@ -49,8 +51,8 @@ _POD_UID = "authentication.kubernetes.io/pod-uid"
 
 
 class KubernetesCluster:
-    """Use it in the event loop that it was made in, and close it. Objects come without managedFields, which nobody
-    here reads and which are half of a Pod's size."""
+    """The adapter for a real API server. Use it in the event loop in which it was created, and close it. Objects
+    come without managedFields, which are not used here and are half of a Pod's size."""
 
     def __init__(self, connection: Connection, chance: random.Random | None = None) -> None:
         self.connection = connection
@@ -64,7 +66,8 @@ class KubernetesCluster:
         context: str | None = None,
         connections: int = CONNECTIONS,
     ) -> KubernetesCluster:
-        """In a pod without `kubeconfig`: the pod's own credentials. Talks to nobody yet. Raises NoCluster."""
+        """Return a cluster without calling it yet. Without `kubeconfig` a pod's own credentials are used. Raise
+        NoCluster."""
         configuration = await kubernetes_credentials.load(kubeconfig, context)
         try:
             return cls(Connection(configuration, calls, connections))
@@ -72,11 +75,13 @@ class KubernetesCluster:
             raise kubernetes_credentials.NoCluster(f"{configuration.host}: certificates: {error}") from error
 
     async def close(self) -> None:
+        """Close all connections."""
         await self.connection.close()
 
     async def list(self, kind: str, namespace: str | None = None, labels: Labels | None = None) -> Listing:
         expired: Gone | None = None
-        for limit in (PAGE, PAGE, 0):  # the last one asks for all at once: that can't expire half-way
+        # The last attempt asks for all objects at once, which cannot expire between two pages.
+        for limit in (PAGE, PAGE, 0):
             try:
                 return await self._pages(kind, namespace, _selected(labels), limit)
             except Gone as error:
@@ -93,11 +98,12 @@ class KubernetesCluster:
             try:
                 meta, some = page["metadata"], page["items"] or []
                 for obj in some:
-                    obj["kind"], obj["apiVersion"] = kind, KINDS[kind].api_version  # lists leave them out
+                    obj["kind"], obj["apiVersion"] = kind, KINDS[kind].api_version  # Lists leave these fields out.
                     items.append(_slim(obj))
                 rest = meta.get("continue")
                 if not rest:
-                    items.sort(key=_order)  # etcd orders by "namespace/name" as one text: "a-b" comes before "a"
+                    # etcd sorts by "namespace/name" as one text, in which "a-b" comes before "a".
+                    items.sort(key=_order)
                     return Listing(items, meta["resourceVersion"])
             except (KeyError, TypeError, AttributeError) as error:
                 raise Unavailable(f"{request}: not a list") from error
@@ -130,12 +136,14 @@ class KubernetesCluster:
         return await self._object(Request("get", kind, "GET", _path_of(kind, namespace, name)))
 
     async def create(self, kind: str, obj: Object) -> Object:
-        # A pod's template comes from a person: without this, a field that the server doesn't know is dropped silently.
+        # A user writes the template of a pod. Without this, the server would silently drop a field that it does not
+        # know.
         query = STRICTLY if kind == POD else None
         return await self._object(self._creation("create", kind, obj, query))
 
     async def try_create(self, kind: str, obj: Object) -> None:
-        """Validate and admit as `create` does, refuse unknown fields, and store nothing. Raises as `create` does."""
+        """Validate and admit an object as `create` does and refuse unknown fields, but store nothing. Raise as
+        `create` does."""
         await self._object(self._creation("try_create", kind, obj, {**STRICTLY, "dryRun": "All"}))
 
     @staticmethod
@@ -143,7 +151,7 @@ class KubernetesCluster:
         return Request(verb, kind, "POST", _path(kind, _meta(obj).get("namespace") or ""), query, obj)
 
     async def disruption_budgets(self, namespace: str) -> Sequence[Object]:
-        """Beyond the port: the PodDisruptionBudgets of a namespace. Raises ApiError."""
+        """Return the PodDisruptionBudgets of a namespace. This is not part of the port. Raise ApiError."""
         path = f"/apis/policy/v1/namespaces/{_segment('metadata.namespace', namespace)}/poddisruptionbudgets"
         request = Request("list", "PodDisruptionBudget", "GET", path)
         listing = await self.connection.call(request)
@@ -153,8 +161,8 @@ class KubernetesCluster:
         return items
 
     async def published_schema(self, kind: str) -> Object | None:
-        """Return the schema by which the server judges objects of a kind, as its OpenAPI document says it; None if that
-        has none. Raises ApiError."""
+        """Return the schema by which the server validates objects of a kind, from its OpenAPI document; None if it
+        has none. Raise ApiError."""
         group, _, version = KINDS[kind].api_version.rpartition("/")
         request = Request("published_schema", kind, "GET", f"/openapi/v3{_ROOTS[kind]}")
         document = await self.connection.call(request)
@@ -221,8 +229,9 @@ class KubernetesCluster:
         return _reviewed(status, audience) if status is not None else None
 
     async def review_scraper(self, token: str, path: str) -> Scraper | None:
-        """Beyond the port: who holds this token, for the API server's own audience, and whether they may get `path`,
-        which is no resource. None: the server doesn't recognise it. Raises Unavailable when the server can't tell."""
+        """Return who owns this token, for the API server's own audience, and whether they may get `path`, which is
+        no resource. This is not part of the port. Return None if the server does not recognise the token. Raise
+        Unavailable if the server cannot tell."""
         status = await self._token_status(token, {})
         user = (status or {}).get("user") or {}
         if status is None or status.get("authenticated") is not True or not user.get("username"):
@@ -234,13 +243,14 @@ class KubernetesCluster:
 
     async def _token_status(self, token: str, audience: Object) -> Object | None:
         if not token:
-            return None  # the API server calls such a request malformed
+            return None  # The API server would call such a request malformed.
         return await self._review(
             "review_token", "authentication.k8s.io/v1", "TokenReview", {"token": token} | audience
         )
 
     async def _review(self, verb: str, api_version: str, kind: str, spec: Object) -> Object:
-        """The status of a review. Whatever is wrong is wrong with us or the server: it says nothing about the token."""
+        """Return the status of a review. Every failure is raised as Unavailable, because it says nothing about the
+        token."""
         body = {"apiVersion": api_version, "kind": kind, "spec": spec}
         path = f"/apis/{api_version}/{kind.lower()}s"
         try:
@@ -260,7 +270,7 @@ class KubernetesCluster:
 
 
 def _reviewed(status: Object, audience: str) -> TokenReview | None:
-    # A server that knows no audiences leaves them out, and has then checked the token for itself only.
+    # A server that does not know audiences leaves them out, and has checked the token only for itself.
     if status.get("authenticated") is not True or audience not in (status.get("audiences") or []):
         return None
     user = status.get("user") or {}
@@ -306,7 +316,8 @@ def _meta(obj: Object) -> Object:
 
 
 def _versioned(kind: str, obj: Object) -> Object:
-    """Some kinds take an update without a version as "whatever is there now": the port doesn't."""
+    """Return the object. Raise Invalid if it has no version: for some kinds the server would then overwrite whatever
+    exists, which the port does not allow."""
     if not _meta(obj).get("resourceVersion"):
         name = _meta(obj).get("name")
         raise Invalid(f'{kind} "{name}" is invalid: metadata.resourceVersion: must be specified for an update')
@@ -331,7 +342,8 @@ def _path_to(kind: str, obj: Object) -> str:
 
 
 def _segment(field: str, text: str) -> str:
-    """Without this, an empty name would mean the whole collection, and ".." the one above it."""
+    """Return a text quoted for a path. Raise Invalid for an empty name, which would mean the whole collection, and
+    for ".", ".."."""
     if text in ("", ".", ".."):
         raise Invalid(f"{field}: {text!r}: Required value")
     return quote(text, safe="")

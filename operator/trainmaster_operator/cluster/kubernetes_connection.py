@@ -1,7 +1,7 @@
-"""HTTP to one API server through the official client, which brings credentials, TLS and token refresh.
+"""HTTP to one API server through the official client, which provides credentials, TLS and token refresh.
 
-Of that client only the raw path is used: bodies are plain dicts, not models, and nothing checks or copies them on the
-way. Every call has a time limit, and is told to `ApiCalls`.
+Only the raw path of that client is used: bodies are plain dicts, not models, and nothing validates or copies them.
+Every call has a time limit and is reported to `ApiCalls`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ from trainmaster_operator.cluster.port import Unavailable
 
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 30.0
-CONNECTIONS = 64  # watches hold one each; calls above it wait
-IDLE_CONNECTION_S = 75.0  # less than the API server's 90 s, so that no call meets a connection that is being closed
+CONNECTIONS = 64  # Each watch holds one; calls beyond this number wait.
+IDLE_CONNECTION_S = 75.0  # Shorter than the API server's 90 s, so that no call uses a connection that is being closed.
 USER_AGENT = "trainmaster-operator"
 
-NETWORK_ERRORS = (aiohttp.ClientError, OSError)  # a time-out is an OSError
+NETWORK_ERRORS = (aiohttp.ClientError, OSError)  # A time-out is an OSError.
 
 ApiCalls = Callable[[str, str, float, int], None]
-"""Called after each call with its verb, kind, seconds and HTTP code; code 0: no answer was read. For a watch, the
-seconds until it is open. It should be cheap, and raise nothing."""
+"""Called after each call with its verb, kind, seconds and HTTP code; code 0 means that no answer was read. For a
+watch, the seconds until it is open. It must be cheap and must not raise."""
 
 
 class Request(NamedTuple):
-    verb: str  # of the port, for ApiCalls
+    """A request to the API server."""
+
+    verb: str  # The verb of the port, for ApiCalls.
     kind: str
     method: str
-    path: str  # quoted
+    path: str  # Quoted.
     query: Mapping[str, str | list[str]] | None = None
     body: Any = None
     content_type: str = "application/json"
@@ -49,17 +51,18 @@ class Request(NamedTuple):
 
 
 class Connection:
-    """Use it in the event loop that it was made in, and close it. Sockets are kept and reused."""
+    """A connection pool to one API server. Use it in the event loop in which it was created, and close it. Sockets
+    are kept and reused."""
 
     def __init__(
         self, configuration: client.Configuration, calls: ApiCalls | None = None, connections: int = CONNECTIONS
     ) -> None:
-        """Raises OSError when certificates can't be loaded."""
+        """Raise OSError if certificates cannot be loaded."""
         self.calls = calls
         self.host: str = configuration.host
         configuration.connection_pool_maxsize = connections
-        # trust_env would look for a netrc and a proxy in threads of its own, twice for each request, and a netrc entry
-        # beside a token is an error.
+        # trust_env would look for a netrc and a proxy in its own threads, twice for each request, and a netrc entry in
+        # addition to a token is an error.
         configuration.client_session_kwargs = {"trust_env": False, "cookie_jar": aiohttp.DummyCookieJar()}
         self._api = client.ApiClient(configuration)
         self._api.rest_client = _Rest(configuration)
@@ -69,7 +72,7 @@ class Connection:
         await self._api.close()
 
     async def call(self, request: Request) -> Any:
-        """The decoded answer. Raises what a refusal means, and Unavailable when there is no answer."""
+        """Return the decoded answer. Raise the error that a refusal means, or Unavailable if there is no answer."""
         began = _now()
         code = 0
         try:
@@ -89,8 +92,8 @@ class Connection:
 
     @asynccontextmanager
     async def stream(self, request: Request, total_s: float, silence_s: float) -> AsyncIterator[aiohttp.StreamReader]:
-        """The body, as it comes. Reading raises NETWORK_ERRORS: TimeoutError after `silence_s` without a byte, or after
-        `total_s` in all. Raises as `call` does."""
+        """Yield the body as a stream. Reading raises NETWORK_ERRORS: TimeoutError after `silence_s` without a byte,
+        or after `total_s` in all. Raise as `call` does."""
         timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         began = _now()
         code = 0
@@ -113,13 +116,13 @@ class Connection:
 
     @asynccontextmanager
     async def websocket(self, request: Request, protocol: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A conversation in one of the API server's sub-protocols. Raises as `call` does."""
+        """Yield a connection in one of the API server's sub-protocols. Raise as `call` does."""
         headers = await self._authorized(request, {"User-Agent": USER_AGENT})
         rest_client = self._api.rest_client
         if rest_client.pool_manager is None:
             rest_client.pool_manager = rest_client._create_pool_manager()
         query = f"?{urlencode(request.query or {}, doseq=True)}"
-        # An URL with http(s) serves too: aiohttp upgrades it.
+        # A URL with http(s) works too: aiohttp upgrades it.
         url = URL(f"{self.host}{request.path}{query}", encoded=True)
         try:
             async with rest_client.pool_manager.ws_connect(
@@ -134,7 +137,8 @@ class Connection:
     async def _open(self, request: Request, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         headers = {
             "Accept": "application/json",
-            "Accept-Encoding": "identity",  # packing and unpacking large lists costs both sides more than sending them
+            # Compressing large lists costs both sides more than sending them uncompressed.
+            "Accept-Encoding": "identity",
             "Content-Type": request.content_type,
             "User-Agent": USER_AGENT,
         }
@@ -155,7 +159,7 @@ class Connection:
             await self._api.update_params_for_auth(
                 headers, [], ("BearerToken",), request.path, request.method, request.body
             )
-        except ConfigException as error:  # as a token that can't be read just now
+        except ConfigException as error:  # The same as for a token that cannot be read at the moment.
             raise OSError(f"credentials: {error}") from error
         return headers
 

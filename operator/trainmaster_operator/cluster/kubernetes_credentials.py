@@ -1,4 +1,5 @@
-"""Where the API server is and who we are: from the pod that we run in, or from a kubeconfig."""
+"""The address of the API server and the credentials for it: from the pod in which this process runs, or from a
+kubeconfig."""
 
 from __future__ import annotations
 
@@ -14,20 +15,22 @@ from kubernetes.aio import client, config
 from kubernetes.aio.config import ConfigException, incluster_config
 from yaml import YAMLError
 
-REFRESH_S = 60.0  # how long the credentials of a kubeconfig are believed to be fresh; those of a pod, likewise
+# Seconds for which the credentials of a kubeconfig are used before they are read again; the client does the same for
+# those of a pod.
+REFRESH_S = 60.0
 
 
 class NoCluster(Exception):
-    """No way to a cluster is configured, or it is configured wrongly: a sentence for a person."""
+    """No cluster is configured, or the configuration is wrong. The message is a sentence for a person."""
 
 
 async def load(kubeconfig: str | None = None, context: str | None = None) -> client.Configuration:
-    """Without `kubeconfig`: those of the pod that this process runs in, or else the default kubeconfig. `context`: of
-    the kubeconfig, by default its current one. Raises NoCluster."""
+    """Return the configuration. Without `kubeconfig`: that of the pod in which this process runs, or else the
+    default kubeconfig. `context`: a context of the kubeconfig, by default the current one. Raise NoCluster."""
     configuration = client.Configuration()
     if kubeconfig is None and in_a_pod():
         try:
-            config.load_incluster_config(client_configuration=configuration)  # it reads a rotated token again
+            config.load_incluster_config(client_configuration=configuration)  # The client reads a rotated token again.
         except (ConfigException, OSError) as error:
             raise NoCluster(f"the service account of this pod: {error}") from error
     else:
@@ -36,7 +39,7 @@ async def load(kubeconfig: str | None = None, context: str | None = None) -> cli
             loader = await config.load_kube_config(
                 file, context=context, client_configuration=configuration, persist_config=False
             )
-        # The loader meets files of another shape with whatever exception comes first.
+        # For a file of another shape the loader raises any of these.
         except (ConfigException, OSError, YAMLError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise NoCluster(f"{file}: not a usable kubeconfig: {error}") from error
         configuration.refresh_api_key_hook = _refreshing(loader)
@@ -45,14 +48,15 @@ async def load(kubeconfig: str | None = None, context: str | None = None) -> cli
 
 
 def in_a_pod() -> bool:
+    """Return whether this process runs in a pod with a service account."""
     return bool(os.environ.get(incluster_config.SERVICE_HOST_ENV_NAME)) and os.path.exists(
         incluster_config.SERVICE_TOKEN_FILENAME
     )
 
 
 def environment_proxy(host: str) -> str | None:
-    """The proxy that the environment names for this URL. NO_PROXY may hold ranges of addresses, as Go's does: the
-    service range is commonly given so, and urllib alone would miss it."""
+    """Return the proxy that the environment names for this URL, or None. NO_PROXY may contain address ranges, as in
+    Go: the service range is often given in this way, and urllib ignores ranges."""
     parts = urlsplit(host)
     name = parts.hostname
     if not name or proxy_bypass(name) or _in_ranges(name, getproxies().get("no", "")):
@@ -70,19 +74,20 @@ def _in_ranges(name: str, ranges: str) -> bool:
             if "/" in text and address in ip_network(text.strip(), strict=False):
                 return True
         except ValueError:
-            continue  # not a range
+            continue  # The entry is no range.
     return False
 
 
 def _refreshing(loader: Any) -> Callable[[client.Configuration], Awaitable[None]]:
-    """Tokens of a kubeconfig may come from a file or a plugin, and end after minutes."""
+    """Return a hook that reads the credentials again, because tokens of a kubeconfig may come from a file or a
+    plugin and expire after minutes."""
     due = asyncio.get_running_loop().time() + REFRESH_S
 
     async def refresh(configuration: client.Configuration) -> None:
         nonlocal due
         now = asyncio.get_running_loop().time()
         if now >= due:
-            due = now + REFRESH_S  # first: while a plugin runs, other calls go on with the token at hand
+            due = now + REFRESH_S  # The time is set first: while a plugin runs, other calls use the present token.
             await loader.load_and_set(configuration)
 
     return refresh

@@ -1,4 +1,5 @@
-"""What a refusal of a real API server means: its Status body (reason first, then code) as an error of the port."""
+"""The meaning of a refusal by a real API server: its Status body (the reason first, then the code) as an error of
+the port."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from trainmaster_operator.cluster.port import (
     Unavailable,
 )
 
-SHOWN_BYTES = 300  # of a body that isn't a Status
+SHOWN_BYTES = 300  # Number of bytes that are shown of a body that is no Status.
 NO_ANSWER = "NoAnswer"
 TIMEOUT = "Timeout"
 
@@ -38,7 +39,7 @@ _BY_REASON: dict[str, type[ApiError]] = {
     "ServiceUnavailable": Unavailable,
     "Timeout": Unavailable,
     "TooManyRequests": TooManyRequests,
-    # Our own credentials are refused: a token that has just been rotated, or an authenticator in trouble.
+    # Our own credentials are refused: a token was just rotated, or an authenticator has a problem.
     "Unauthorized": Unavailable,
 }
 _BY_CODE: dict[int, type[ApiError]] = {
@@ -55,11 +56,11 @@ _BY_CODE: dict[int, type[ApiError]] = {
 }
 _SAID_BY_CODE = {401: "Unauthorized", 408: TIMEOUT, 500: "InternalError", 504: TIMEOUT}
 _SAID = {name for name, known in _BY_REASON.items() if known is Unavailable}
-"""All of them mean for a program that it may try again. A person wants to know which one it was."""
+"""Reasons that all mean for a program that it may try again. The message for people keeps the reason."""
 
 
 def refusal(call: str, code: int, body: bytes, retry_after: str | None = None) -> ApiError:
-    """The error for an answer of this HTTP status; `call` says what was asked for where the body doesn't."""
+    """Return the error for an answer with this HTTP status. `call` names the request if the body does not."""
     status = _status(body)
     if status is None:
         text = body[:SHOWN_BYTES].decode(errors="replace").strip()
@@ -71,14 +72,15 @@ def refusal(call: str, code: int, body: bytes, retry_after: str | None = None) -
 
 
 def unanswered(call: object, error: Exception) -> Unavailable:
-    """The error for a call that nobody answered, or not in time."""
+    """Return the error for a call that got no answer, or none in time."""
     failure = Unavailable(f"{call}: {str(error) or type(error).__name__}")
     failure.said = TIMEOUT if isinstance(error, TimeoutError) else NO_ANSWER
     return failure
 
 
 def refusal_in_stream(call: str, status: Any) -> ApiError:
-    """The error for an ERROR event of a watch: Gone, or Unavailable for all else, since a new watch may do better."""
+    """Return the error for an ERROR event of a watch: Gone, or Unavailable for everything else, because a new watch
+    may work."""
     if not isinstance(status, dict):
         return Unavailable(f"{call}: {str(status)[:SHOWN_BYTES]}")
     known = Gone if _class_of(status, status.get("code") or 500) is Gone else Unavailable
@@ -88,7 +90,7 @@ def refusal_in_stream(call: str, status: Any) -> ApiError:
 def _status(body: bytes) -> Object | None:
     try:
         status = json.loads(body)
-    except ValueError:  # a proxy's page, or plain text
+    except ValueError:  # The page of a proxy, or plain text.
         return None
     return status if isinstance(status, dict) and status.get("kind") == "Status" else None
 
@@ -109,6 +111,6 @@ def _made(known: type[ApiError], message: str, said: str, retry_after: object) -
     error = known(message)
     if isinstance(error, Unavailable):
         error.said = said if said in _SAID else ""
-    with suppress(TypeError, ValueError):  # an HTTP date, which no API server sends: as if it weren't there
+    with suppress(TypeError, ValueError):  # An HTTP date, which no API server sends, is ignored.
         error.retry_after_s = max(0.0, float(retry_after or 0))  # type: ignore[arg-type]
     return error

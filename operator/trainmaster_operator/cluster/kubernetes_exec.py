@@ -1,4 +1,4 @@
-"""Runs a command in a container by way of the API server, as `kubectl exec` does."""
+"""Runs a command in a container through the API server, as `kubectl exec` does."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from trainmaster_operator.cluster.port import POD, Unavailable
 
 PROTOCOL = "v4.channel.k8s.io"
 TIMEOUT_S = 30.0
-_OUT, _ERR, _STATUS = 1, 2, 3  # the first byte of each message tells whose it is
+_OUT, _ERR, _STATUS = 1, 2, 3  # The first byte of each message names its channel.
 
 
 @dataclass
 class Done:
+    """The result of a command: its exit code and its output."""
+
     code: int
     out: str
     err: str
@@ -33,7 +35,8 @@ async def execute(
     command: Sequence[str],
     timeout_s: float = TIMEOUT_S,
 ) -> Done:
-    """Raises what a refusal means, and Unavailable when the conversation breaks off."""
+    """Run a command and return its result. Raise the error that a refusal means, or Unavailable if the connection
+    breaks or the command does not end within TIMEOUT_S seconds."""
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/exec"
     query: dict[str, str | list[str]] = {
         "container": container,
@@ -56,7 +59,7 @@ async def execute(
 
 
 def _code(request: Request, status: bytes) -> int:
-    """The exit code that a Status tells."""
+    """Return the exit code in a Status. Raise Unavailable if there is none."""
     try:
         told = json.loads(status)
         if told["status"] == "Success":

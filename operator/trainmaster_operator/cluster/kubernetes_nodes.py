@@ -38,7 +38,7 @@ class KubernetesNodes:
         return await self._node(Request("get", NODE, "GET", f"{_PATH}/{quote(name, safe='')}"))
 
     async def set_taints(self, node: NodeRecord, taints: tuple[Object, ...]) -> None:
-        # A merge patch replaces the list as a whole, so the version makes sure that nobody's taint is lost.
+        # A merge patch replaces the whole list, so the version makes sure that no other taint is lost.
         body = {"metadata": {"resourceVersion": node.version}, "spec": {"taints": list(taints) or None}}
         merge = "application/merge-patch+json"
         path = f"{_PATH}/{quote(node.name, safe='')}"

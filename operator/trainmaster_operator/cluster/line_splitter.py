@@ -1,16 +1,16 @@
-"""Lines out of a stream of chunks."""
+"""Splits a stream of chunks into lines."""
 
 from __future__ import annotations
 
 
 class LineSplitter:
-    """Costs what the bytes cost, however many chunks a line comes in."""
+    """Collects chunks and returns lines. The cost is proportional to the bytes, however many chunks a line has."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []  # of the line that hasn't ended
+        self._parts: list[bytes] = []  # The parts of the unfinished line.
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that end in this chunk, without their ends."""
+        """Return the lines that end in this chunk, without their line ends."""
         *lines, rest = chunk.split(b"\n")
         if lines:
             lines[0] = b"".join([*self._parts, lines[0]])
@@ -21,5 +21,5 @@ class LineSplitter:
 
     @property
     def unfinished(self) -> bool:
-        """A line has begun and not ended."""
+        """True if a line has begun and not ended."""
         return bool(self._parts)

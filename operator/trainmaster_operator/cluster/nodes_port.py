@@ -1,6 +1,6 @@
-"""The port `Nodes`: what the operator asks of a cluster's nodes, where a ClusterRole of its own allows that.
+"""The port `Nodes`: what the operator does with a cluster's nodes, if a separate ClusterRole allows it.
 
-It is apart from `Cluster`, which each world has and which needs no such right.
+It is separate from `Cluster`, which exists on a cluster, in a local run and in the simulation, and needs no such right.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ class NodeRecord(NamedTuple):
     """What is kept of a node."""
 
     name: str
-    version: str  # its resourceVersion
+    version: str  # The resourceVersion.
     created_at: str  # RFC 3339
     taints: tuple[Object, ...]
 
 
 class Nodes(Protocol):
-    """Every verb may raise Forbidden, and Unavailable."""
+    """Access to nodes. Every method may raise Forbidden and Unavailable."""
 
     async def list(self) -> list[NodeRecord]: ...
 
     async def get(self, name: str) -> NodeRecord:
-        """Raises NotFound."""
+        """Return a node. Raise NotFound."""
         ...
 
     async def set_taints(self, node: NodeRecord, taints: tuple[Object, ...]) -> None:
-        """Replace the taints of a node. Raises Conflict if anybody has changed the node since it was read, NotFound."""
+        """Replace the taints of a node. Raise Conflict if the node was changed since it was read, and NotFound."""
         ...

@@ -1,4 +1,4 @@
-"""Small facts about Kubernetes objects as plain dicts: copies, merge patches, selectors, timestamps."""
+"""Functions on Kubernetes objects as plain dicts: copies, merge patches, selectors, timestamps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ DEFAULT_GRACE_S = 30
 
 
 def event_time(event: Object) -> str:
-    """Return when an Event was last told, as the API server writes it; "" if it has no time."""
+    """Return the time at which an Event last occurred, as the API server writes it; "" if it has no time."""
     created = event["metadata"].get("creationTimestamp")
     return str(event.get("lastTimestamp") or event.get("eventTime") or created or "")
 
 
 def copied(value: Any) -> Any:
-    """A deep copy of a JSON value: several times faster than copy.deepcopy."""
+    """Return a deep copy of a JSON value. It is several times faster than copy.deepcopy."""
     if isinstance(value, dict):
         return {k: copied(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -26,7 +26,8 @@ def copied(value: Any) -> Any:
 
 
 def merged(target: Any, patch: Any) -> Any:
-    """RFC 7386: objects merge, null removes, anything else replaces. Shares what it doesn't change."""
+    """Return `target` with a merge patch of RFC 7386 applied: objects merge, null removes, anything else replaces.
+    Unchanged parts are shared with `target`."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -39,8 +40,9 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def applied(live: Any, wanted: Any, before: Any) -> Any:
-    """Server-side apply of `wanted` by one manager whose last apply was `before`: objects merge, what only `before`
-    has is taken away, lists are replaced as wholes. Shares what it doesn't change."""
+    """Return the result of a server-side apply of `wanted` by one manager whose last apply was `before`: objects
+    merge, fields that only `before` has are removed, lists are replaced as a whole. Unchanged parts are shared with
+    `live`."""
     if not isinstance(wanted, dict):
         return wanted
     result = dict(live) if isinstance(live, dict) else {}
@@ -58,6 +60,7 @@ def applied(live: Any, wanted: Any, before: Any) -> Any:
 
 
 def matches(obj: Object, labels: Labels | None) -> bool:
+    """Return whether an object has the labels of a selector."""
     if not labels:
         return True
     have = obj["metadata"].get("labels") or {}
@@ -65,12 +68,12 @@ def matches(obj: Object, labels: Labels | None) -> bool:
 
 
 def timestamp(seconds: float) -> str:
-    """Unix seconds as metav1.Time, which has whole seconds."""
+    """Return seconds since 1970 as metav1.Time, which has whole seconds."""
     return datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds(text: str) -> float:
-    """Unix seconds of a metav1.Time or metav1.MicroTime."""
+    """Return a metav1.Time or metav1.MicroTime in seconds since 1970."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
@@ -83,11 +86,12 @@ def owners(obj: Object) -> list[Object]:
 
 
 def payload(obj: Object) -> Object:
-    """What a generation counts: all but metadata and status."""
+    """Return what a generation counts: everything except metadata and status."""
     return {k: v for k, v in obj.items() if k not in ("metadata", "status")}
 
 
 def bookmark(kind: str, resource_version: str) -> Object:
+    """Return the object of a BOOKMARK event."""
     return {
         "apiVersion": KINDS[kind].api_version,
         "kind": kind,
@@ -96,7 +100,8 @@ def bookmark(kind: str, resource_version: str) -> Object:
 
 
 def grace_s(pod: Object, wanted_s: int | None) -> int:
-    """As a real one: a Pod that isn't on a node, or has ended, has no kubelet to wait for."""
+    """Return the grace period in seconds as a real API server does: 0 for a Pod that is not on a node or has ended,
+    because there is no kubelet to wait for."""
     if not pod["spec"].get("nodeName") or pod["status"].get("phase") in ("Succeeded", "Failed"):
         return 0
     if wanted_s is not None:
@@ -105,7 +110,7 @@ def grace_s(pod: Object, wanted_s: int | None) -> int:
 
 
 def disrupted(pod: Object, at: float) -> Object | None:
-    """The Pod with the mark of an eviction, or None when it has one."""
+    """Return the Pod with the condition of an eviction, or None if it has it already. `at`: seconds since 1970."""
     conditions = pod["status"].get("conditions") or []
     if any((c["type"], c["status"]) == ("DisruptionTarget", "True") for c in conditions):
         return None

@@ -1,8 +1,8 @@
-"""The port `Cluster`: all that the operator asks of an API server.
+"""The port `Cluster`: everything that the operator asks of an API server.
 
-Objects are plain dicts in Kubernetes' JSON shape. What `list` and `watch` hand out may be shared with others:
-read it, never change it in place (the rule of an informer's cache). What the other verbs return is the caller's own.
-Every verb may raise `Unavailable`; after one, a write may or may not have taken effect.
+Objects are plain dicts in Kubernetes' JSON form. Objects from `list` and `watch` may be shared with other code: read
+them and never change them in place (the rule of an informer's cache). Objects from other methods belong to the caller.
+Every method may raise `Unavailable`; after that, a write may or may not have taken effect.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 Object = dict[str, Any]
 Labels = Mapping[str, str | None]
-"""A label selector: every label must have the given value; with None, the label must be there, whatever its value."""
+"""A label selector: every label must have the given value; with None, the label must exist with any value."""
 
 
 class Kind(NamedTuple):
+    """How the API server serves a kind of object."""
+
     api_version: str
     plural: str
-    has_status: bool  # has a status subresource: `update` ignores status, `update_status` ignores the rest
+    # True if it has a status subresource: `update` ignores status, `update_status` ignores everything else.
+    has_status: bool
 
 
 JOB = "DistributedTrainingJob"
@@ -53,8 +56,9 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """BOOKMARK: nothing changed up to `object.metadata.resourceVersion`. DELETED carries the last state, and its
-    resourceVersion is that of the deletion. An object that leaves the label selector is DELETED too."""
+    """An event of a watch. BOOKMARK: nothing changed up to `object.metadata.resourceVersion`. DELETED contains the
+    last state, with the resourceVersion of the deletion. An object that no longer matches the label selector is
+    DELETED too."""
 
     type: EventType
     object: Object
@@ -62,13 +66,16 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
+    """The objects of a list."""
+
     items: list[Object]
-    resource_version: str  # watch from here
+    resource_version: str  # The version from which to watch.
 
 
 @dataclass(frozen=True, slots=True)
 class TokenReview:
-    """Whom the API server has recognised by a token. `pod` and `pod_uid` are empty unless the token is bound to one."""
+    """The account that the API server recognises by a token. `pod` and `pod_uid` are empty unless the token is bound
+    to a pod."""
 
     username: str
     namespace: str
@@ -78,14 +85,14 @@ class TokenReview:
 
 @dataclass(frozen=True, slots=True)
 class Scraper:
-    """Whom the API server has recognised by a token, and whether they may get what they ask for."""
+    """The account that the API server recognises by a token, and whether it may get what it asks for."""
 
     username: str
     allowed: bool
 
 
 LONGEST_RETRY_AFTER_S = 30.0
-"""A server, or a proxy before it, may ask for hours. A job is not left alone for so long."""
+"""Longest wait in seconds that a server, or a proxy before it, can impose; some ask for hours."""
 
 
 class ApiError(Exception):
@@ -93,25 +100,25 @@ class ApiError(Exception):
 
     code: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
-    said: str = ""  # the server's reason where it is another one than the class has: InternalError, Timeout, ...
-    retry_after_s: float = 0.0  # how long the server asks to wait; 0: it doesn't say
-    attempt: str = ""  # what could not be done, for people; "": nobody has said it
+    said: str = ""  # The server's reason if it differs from that of the class: InternalError, Timeout, ...
+    retry_after_s: float = 0.0  # Seconds for which the server asks to wait; 0 if it does not say.
+    attempt: str = ""  # What could not be done, for people; "" if the caller has not named it.
 
     @property
     def wait_s(self) -> float:
-        """At least so long the same call is not made again."""
+        """Minimum number of seconds before the same call is made again."""
         return min(LONGEST_RETRY_AFTER_S, self.retry_after_s)
 
 
 class Invalid(ApiError):
-    """The object is malformed or a field can't be changed: never retry it unchanged."""
+    """The object is malformed, or a field cannot be changed. Never retry it unchanged."""
 
     code = 422
     reason = "Invalid"
 
 
 FULL_QUOTA = "exceeded quota"
-"""What the API server says in a Forbidden for which a ResourceQuota is the reason."""
+"""What the API server says in a Forbidden that a ResourceQuota has caused."""
 
 
 class Forbidden(ApiError):
@@ -122,38 +129,42 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
+    """The object, or its namespace, does not exist."""
+
     code = 404
     reason = "NotFound"
 
 
 class Conflict(ApiError):
-    """The resourceVersion or uid isn't the current one: read again, decide again."""
+    """The resourceVersion or uid is not the current one: read again and decide again."""
 
     code = 409
     reason = "Conflict"
 
 
 class AlreadyExists(ApiError):
+    """An object with this name exists."""
+
     code = 409
     reason = "AlreadyExists"
 
 
 class Gone(ApiError):
-    """The watch can't go on from this resourceVersion: list again."""
+    """The watch cannot continue from this resourceVersion: list again."""
 
     code = 410
     reason = "Expired"
 
 
 class TooManyRequests(ApiError):
-    """Throttled, or an eviction that a disruption budget forbids now: try again later."""
+    """The call was throttled, or a disruption budget forbids an eviction now: try again later."""
 
     code = 429
     reason = "TooManyRequests"
 
 
 class Unavailable(ApiError):
-    """No answer, or a server in trouble. A write may have taken effect."""
+    """There was no answer, or the server has a problem. A write may have taken effect."""
 
     code = 503
     reason = "ServiceUnavailable"
@@ -176,72 +187,76 @@ ERRORS: dict[str, type[ApiError]] = {
 
 
 class Cluster(Protocol):
-    """Kinds are the keys of KINDS. All kinds are namespaced; `namespace=None` lists and watches all namespaces."""
+    """Access to an API server. Kinds are the keys of KINDS. All kinds are namespaced; `namespace=None` lists and
+    watches all namespaces."""
 
     async def list(self, kind: str, namespace: str | None = None, labels: Labels | None = None) -> Listing:
-        """A consistent list, ordered by namespace and name."""
+        """Return a consistent list, ordered by namespace and name."""
         ...
 
     def watch(
         self, kind: str, resource_version: str, namespace: str | None = None, labels: Labels | None = None
     ) -> AsyncIterator[WatchEvent]:
-        """Changes after `resource_version`, in order, until the server ends the stream (then watch again from the
-        last resourceVersion seen). Raises Gone when history doesn't reach back so far: list again."""
+        """Yield changes after `resource_version`, in order, until the server ends the stream; then watch again from
+        the last resourceVersion seen. Raise Gone if the history does not reach back so far: list again."""
         ...
 
     async def get(self, kind: str, namespace: str, name: str) -> Object:
-        """Raises NotFound."""
+        """Return an object. Raise NotFound."""
         ...
 
     async def create(self, kind: str, obj: Object) -> Object:
-        """The object as stored. A status in it is ignored. Raises AlreadyExists, Invalid, Forbidden."""
+        """Create an object and return it as stored. A status in it is ignored. Raise AlreadyExists, Invalid,
+        Forbidden."""
         ...
 
     async def update(self, kind: str, obj: Object) -> Object:
-        """Replaces everything but the status. Raises Conflict unless metadata.resourceVersion is the current one
-        (Invalid without one), NotFound, Invalid. A Lease, Service or Event that is gone is a Conflict instead, and
-        without the uid in `obj` it would be made anew."""
+        """Replace everything except the status. Raise Conflict unless metadata.resourceVersion is the current one
+        (Invalid without one), NotFound, Invalid. For a Lease, Service or Event that is gone, Conflict is raised
+        instead of NotFound; without the uid in `obj` it would be created again."""
         ...
 
     async def update_status(self, kind: str, obj: Object) -> Object:
-        """Replaces the status and nothing else (of a Pod, a real server takes labels and annotations too: change none).
-        Raises as `update` does."""
+        """Replace the status and nothing else (for a Pod, a real server also takes labels and annotations: change
+        none). Raise as `update` does."""
         ...
 
     async def patch(
         self, kind: str, namespace: str, name: str, patch: Object, resource_version: str | None = None
     ) -> Object:
-        """A JSON merge patch (RFC 7386) of everything but the status. Raises Conflict when a given
-        `resource_version` isn't the current one, NotFound, Invalid."""
+        """Apply a JSON merge patch (RFC 7386) to everything except the status. Raise Conflict if a given
+        `resource_version` is not the current one, NotFound, Invalid."""
         ...
 
     async def apply(self, kind: str, obj: Object) -> Object:
-        """Server-side apply by one manager, forced: creates the object, or changes what is in `obj`, removes what an
-        earlier `apply` had and `obj` has no more, and leaves the rest to others. The status is left out. Raises
-        Conflict when a uid or resourceVersion in `obj` isn't the current one, Invalid, Forbidden."""
+        """Apply an object on the server as one manager, forced: create it, or change the fields in `obj`, remove
+        those that only the last `apply` had, and leave all others. The status is left out. Raise Conflict if a uid
+        or resourceVersion in `obj` is not the current one, Invalid, Forbidden."""
         ...
 
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str | None = None, grace_s: int | None = None
     ) -> None:
-        """Dependents follow in the background. A Pod on a node gets a deletionTimestamp and vanishes when its kubelet
-        has ended it, or at once with `grace_s=0`. Raises NotFound, and Conflict when a given `uid` isn't its own."""
+        """Delete an object; its dependents are deleted in the background. A Pod on a node gets a deletionTimestamp
+        and vanishes when its kubelet has ended it, or at once with `grace_s=0`. Raise NotFound, and Conflict if a
+        given `uid` is not that of the object."""
         ...
 
     async def resize(self, namespace: str, name: str, uid: str, resources: Mapping[str, Object]) -> Object:
-        """Changes requests and limits of a Pod's containers, by their names; what isn't named stays. Raises NotFound
-        (no such Pod, or a server that can't), Invalid (also when `uid` isn't its own), Forbidden."""
+        """Change requests and limits of a Pod's containers, by their names; other containers keep theirs. Raise
+        NotFound (no such Pod, or the server does not support it), Invalid (also if `uid` is not that of the Pod),
+        Forbidden."""
         ...
 
     async def evict(self, namespace: str, name: str) -> None:
-        """Deletes a Pod as a drain does. Raises TooManyRequests when a disruption budget forbids it, NotFound."""
+        """Delete a Pod as a drain does. Raise TooManyRequests if a disruption budget forbids it, and NotFound."""
         ...
 
     async def events_about(self, namespace: str, uid: str) -> Sequence[Object]:
-        """Events about one object, in no order. They are hints for people: any may be missing."""
+        """Return the Events about one object, in any order. They are hints for people: any of them may be missing."""
         ...
 
     async def review_token(self, token: str, audience: str) -> TokenReview | None:
-        """Who holds this ServiceAccount token for `audience`; None when the server doesn't recognise it. Raises
-        Unavailable when the server can't tell."""
+        """Return who owns this ServiceAccount token for `audience`; None if the server does not recognise it. Raise
+        Unavailable if the server cannot tell."""
         ...

@@ -1,1 +1,1 @@
-"""The HTTP channel that agents talk to, and the soft state of the fleet."""
+"""The HTTP channel to the agents, and what this leader knows about the agents."""

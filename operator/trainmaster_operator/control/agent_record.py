@@ -1,4 +1,5 @@
-"""What one agent has told this leader, folded into one record. Soft state: a restarted operator hears it all again."""
+"""What one agent has reported to this leader, combined into one record. It is kept in memory only: a restarted
+operator hears everything again."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from trainmaster.contract.wire import (
 )
 from trainmaster_operator.planning.facts.observation import AgentRecord, CheckpointSeen, SaveFailed
 
-JOINED_FOR_S = 3.0  # an agent whose poll has ended counts as joined so long: it is on its way to the next one
+# Seconds for which an agent whose poll has ended still counts as joined, because it is about to poll again.
+JOINED_FOR_S = 3.0
 
 
 _NOTHING = Report(Identity("", "", "", "", 0, 0, ""), round=0)
@@ -26,30 +28,31 @@ _NOTHING = Report(Identity("", "", "", "", 0, 0, ""), round=0)
 
 @dataclass
 class SlotState:
-    """One slot's agent. Times are this leader's monotonic clock."""
+    """The agent of one slot. Times are those of this leader's monotonic clock."""
 
     identity: Identity
     heard_at: float
     round: int = 0
-    report: Report | None = None  # the newest of `round`
+    report: Report | None = None  # The newest report of `round`.
     _reported_at: float = 0.0
-    parked: bool = False  # it has been in a round, and its newest word is that no ranks run there
+    parked: bool = False  # True if the agent has been in a round and last reported that no ranks run there.
     next_store: StoreAddress | None = None
     peer: StoreAddress | None = None
-    verdict: Verdict | None = None  # the first of `round`
-    verdict_at: float = 0.0  # when this leader received it
-    polls: int = 0  # open join polls
-    polled_at: float = float("-inf")  # when the last one ended
+    verdict: Verdict | None = None  # The first verdict of `round`.
+    verdict_at: float = 0.0  # The time at which this leader received it.
+    polls: int = 0  # Number of open join polls.
+    polled_at: float = float("-inf")  # The time at which the last one ended.
     facts: dict[str, Any] = field(default_factory=dict)
     software: dict[str, str] = field(default_factory=dict)
     warming: bool = False
     _news: Hashable = None
 
     def joined(self, now: float) -> bool:
+        """Return whether the agent holds a join poll, or ended one just before `now`."""
         return self.polls > 0 or now - self.polled_at < JOINED_FOR_S
 
     def take_join(self, request: JoinRequest, now: float) -> bool:
-        """True when this tells something new."""
+        """Record a join request. Return True if it contains something new."""
         self.heard_at = now
         if request.facts:
             self.facts = request.facts
@@ -62,8 +65,8 @@ class SlotState:
         return self._take_offer(request.next_store) or news
 
     def take_report(self, report: Report, now: float) -> bool:
-        """True when this tells something new, not mere progress. A report of an older round is fenced off; an agent
-        that has ended its ranks, and so runs none, may still have opened the store that the next round needs."""
+        """Record a report. Return True if it contains something new, not only progress. A report of an older round
+        is ignored, but an agent that has ended its ranks may still have opened the store that the next round needs."""
         self.heard_at = now
         told = self._take_pod(report)
         if report.round < self.round:
@@ -84,7 +87,8 @@ class SlotState:
         return news
 
     def record(self, now: float, clock: dict[str, float]) -> AgentRecord:
-        """For the planner; `clock`: the operator's own share of the phase clock of this slot's round."""
+        """Return the record for the planner. `clock`: the operator's own share of the recovery clock of this slot's
+        round."""
         report = self.report or _NOTHING
         return AgentRecord(
             slot=self.identity.slot,
@@ -128,7 +132,8 @@ class SlotState:
         )
 
     def _aged_upload(self, now: float) -> UploadReport | None:
-        """Only of a report that stands for the agent's round: an upload outlives its round, not its agent."""
+        """Return the upload that the newest report of the agent's round names, with its present age. An upload may
+        last longer than its round, but not longer than its agent."""
         upload = self.report.upload if self.report is not None else None
         return upload and replace(upload, still_s=upload.still_s + now - self._reported_at)
 
@@ -139,7 +144,7 @@ class SlotState:
         return news
 
     def _take_pod(self, message: JoinRequest | Report) -> bool:
-        """What is so whatever round the pod is in."""
+        """Record what holds in every round of the pod. Return True if it is new."""
         software = _shared(tuple(message.software.items())) if message.software else self.software
         news = (message.warming, software) != (self.warming, self.software)
         self.warming, self.software = message.warming, software
@@ -162,12 +167,13 @@ class SlotState:
 
 @lru_cache(maxsize=256)
 def _shared(software: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """One object for all pods that tell the same: each pass compares thousands of them."""
+    """Return one object for all pods with the same software, because each pass compares thousands of them."""
     return dict(software)
 
 
 def newest_checkpoint(known: CheckpointSeen | None, inventory: list[CheckpointRecord]) -> CheckpointSeen | None:
-    """Checkpoints of a newer round win whatever their step: what an older round wrote since may be an orphan."""
+    """Return the newest checkpoint. One of a newer round always wins, because what an older round wrote later may be
+    unusable."""
     for record in inventory:
         if not record.error and (known is None or (record.round, record.step) > (known.round, known.step)):
             known = CheckpointSeen(record.step, record.round, record.tier)
@@ -175,7 +181,7 @@ def newest_checkpoint(known: CheckpointSeen | None, inventory: list[CheckpointRe
 
 
 def newest_failure(known: SaveFailed | None, inventory: list[CheckpointRecord]) -> SaveFailed | None:
-    """The newest checkpoint that failed, with the words of the first rank whose own part did."""
+    """Return the newest checkpoint that failed, with the message of the first rank whose own part failed."""
     for record in inventory:
         if (
             record.error

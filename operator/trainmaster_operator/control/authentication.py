@@ -1,4 +1,4 @@
-"""Who may speak: what a request brings along, and what it is found to be."""
+"""Who may send requests: the credential of a request, and the identity that it proves."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Credential:
 
 @dataclass(frozen=True)
 class Admission:
-    """Who sent a request, as far as it is proven: what its message claims may differ."""
+    """Who sent a request, as far as it is proven. The message may claim something else."""
 
     identity: Identity
-    session: str = field(default="", repr=False)  # a new one, for the answer's header
+    session: str = field(default="", repr=False)  # A new session for a header of the answer.
 
 
 Claim = Callable[[], Awaitable[Identity]]
-"""Reads the message, and returns who its sender says it is. Whoever can tell without, asks for it never: until a
-request is admitted not one byte of its body is read."""
+"""Reads the message and returns the identity that its sender claims. A method that can prove the identity without it
+never calls it: until a request is admitted, nothing of its body is read."""
 
 Authenticate = Callable[[Credential, Claim], Awaitable[Admission]]
-"""Raises Refused: 401 for a credential that is nobody's, 403 for another's than the claim says, 503 while it can't be
-told."""
+"""Returns who sent the request. Raises Refused: 401 for an unknown credential, 403 if it belongs to another pod than
+the claim says, 503 while it cannot be checked."""

@@ -1,7 +1,8 @@
-"""Keys and certificates of the control channel: functions over PEM bytes, pure but for the chance that makes keys.
+"""Keys and certificates of the control channel: functions over PEM bytes, pure except for the random numbers in keys.
 
-An authority is renewed with overlap, in three steps: its successor is made and lies in everybody's bundle for a day;
-then it signs, and the old one stays in the bundle until all that it has signed has expired; then it goes.
+An authority is renewed with an overlap, in three steps. First its successor is created and is in every bundle for a
+day. Then the successor signs, and the old authority stays in the bundle until everything that it has signed has
+expired. Then the old one is removed.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from trainmaster_operator.control.sessions import KEY_BYTES
 
 DAY_S = 86400.0
 AUTHORITY_S = 730 * DAY_S
-PREPARE_S = 90 * DAY_S  # before an authority expires, its successor is made
-SETTLE_S = DAY_S  # until every pod has the successor in its bundle
+PREPARE_S = 90 * DAY_S  # Before an authority expires, its successor is created.
+SETTLE_S = DAY_S  # After this time every pod has the successor in its bundle.
 SERVER_S = 30 * DAY_S
-RENEW_S = 10 * DAY_S  # before a server's certificate expires
-_BACKDATED_S = 3600.0  # clocks differ
+RENEW_S = 10 * DAY_S  # Before the certificate of a server expires.
+_BACKDATED_S = 3600.0  # Clocks differ.
 _NAME_CHARACTERS = 64
 
 
 @dataclass(frozen=True)
 class Pair:
+    """A certificate and its private key, as PEM."""
+
     certificate: bytes
     key: bytes = field(repr=False)
 
@@ -43,21 +46,23 @@ class Secrets:
     session_key: bytes = field(default=b"", repr=False)
     authority: Pair | None = None
     successor: Pair | None = None
-    previous: bytes = b""  # a certificate
+    previous: bytes = b""  # A certificate.
     previous_until: float = 0.0
 
     @property
     def bundle(self) -> bytes:
+        """The certificates of all authorities that agents must trust, as PEM."""
         pairs = [pair.certificate for pair in (self.authority, self.successor) if pair is not None]
         return b"".join([*pairs, self.previous])
 
 
 def new_session_key() -> bytes:
+    """Return a random key for signing sessions."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def advance(known: Secrets, now: float) -> Secrets:
-    """The same, or what the authority's age asks for."""
+    """Return the secrets, renewed if the age of the authority requires it. `now`: seconds since 1970."""
     authority, successor = known.authority, known.successor
     if authority is None:
         return replace(known, authority=new_authority(now))
@@ -77,6 +82,7 @@ def advance(known: Secrets, now: float) -> Secrets:
 
 
 def new_authority(now: float) -> Pair:
+    """Return a new authority that is valid from `now` (seconds since 1970)."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     name = _name(f"trainmaster control channel {serial:x}")
@@ -90,7 +96,7 @@ def new_authority(now: float) -> Pair:
 
 
 def issue(authority: Pair, hosts: Sequence[str], now: float) -> Pair:
-    """A certificate of a server that is known under these names and addresses."""
+    """Return a certificate for a server with these names and addresses, signed by the authority."""
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     signer = serialization.load_pem_private_key(authority.key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
@@ -109,16 +115,17 @@ def issue(authority: Pair, hosts: Sequence[str], now: float) -> Pair:
 
 
 def valid_until(certificate: bytes) -> float:
+    """Return the time at which a certificate expires, in seconds since 1970."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
 
 
 def made_at(certificate: bytes) -> float:
-    """When one of ours was made."""
+    """Return the time at which one of our certificates was created, in seconds since 1970."""
     return x509.load_pem_x509_certificate(certificate).not_valid_before_utc.timestamp() + _BACKDATED_S
 
 
 def is_pair(pair: Pair) -> bool:
-    """Whether both can be read and belong together."""
+    """Return whether both are valid and belong together."""
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
         key = serialization.load_pem_private_key(pair.key, None)
@@ -128,6 +135,7 @@ def is_pair(pair: Pair) -> bool:
 
 
 def is_certificate(certificate: bytes) -> bool:
+    """Return whether the bytes are a PEM certificate."""
     try:
         x509.load_pem_x509_certificate(certificate)
     except ValueError:
@@ -136,7 +144,7 @@ def is_certificate(certificate: bytes) -> bool:
 
 
 def is_from(certificate: bytes, bundle: bytes) -> bool:
-    """Whether one of these authorities has signed it."""
+    """Return whether one of the authorities in the bundle has signed the certificate."""
     for authority in x509.load_pem_x509_certificates(bundle):
         try:
             x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(authority)

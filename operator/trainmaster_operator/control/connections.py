@@ -1,7 +1,7 @@
-"""Connections of the control channel: TLS, deadlines and bounds. What is said over them is http_server.py's business.
+"""Connections of the control channel: TLS, time limits and bounds. http_server.py handles the content.
 
-Everything that a stranger can make us keep is bounded: the number of connections, the seconds until a handshake is over
-and a request is there, the bytes of it that are read.
+Everything that a stranger can make this process keep is bounded: the number of connections, the seconds until a
+handshake and a request are complete, and the bytes that are read of a request.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 CLOSE_WAIT_S = 0.2
 BACKLOG = 4096
-_OUT_OF_FILES_S = 0.5  # until the next try, when this process has no descriptor left
+_OUT_OF_FILES_S = 0.5  # Seconds until the next try if this process has no free file descriptor.
 _READ_BYTES = 16 * 1024
-_SHORT_BYTES = 64 * 1024  # an unwanted body of at most so much is read, and its connection goes on
+_SHORT_BYTES = 64 * 1024  # The unwanted body of a request is read up to this size, and the connection stays open.
 _SHORT_S = 1.0
 
 Answer = Callable[["Connection", web.BaseRequest], Awaitable[web.Response]]
@@ -35,19 +35,23 @@ Answer = Callable[["Connection", web.BaseRequest], Awaitable[web.Response]]
 
 @dataclass(frozen=True)
 class ConnectionLimits:
+    """Limits of the connections. Times are in seconds."""
+
     connections: int = 16384
-    accepts: int = 16  # in a row: then whoever is connected has a turn, however many wait
-    handshakes: int = 256  # at once: of thousands that come together each has its own soon, and others wait outside
-    stuck_s: float = 1.0  # when they are so many and none comes to its end for so long, they are ended
+    # Number of connections accepted in succession; then existing connections are served, however many more wait.
+    accepts: int = 16
+    handshakes: int = 256  # Maximum number of simultaneous handshakes; further connections wait to be accepted.
+    stuck_s: float = 1.0  # If all handshakes are taken and none ends within this time, they are ended.
     handshake_s: float = 10.0
-    head_s: float = 10.0  # from the handshake, or from the first byte of a request, to the end of its headers
+    head_s: float = 10.0  # From the handshake, or from the first byte of a request, to the end of its headers.
     send_s: float = 10.0
     keep_alive_s: float = 75.0
-    linger_s: float = 0.5  # who is refused before it has sent all has so long to read why
+    linger_s: float = 0.5  # Seconds to hold a refused connection open so that the client can read the error.
 
 
 class Connection(web.RequestHandler):
-    """One of them: its deadline for the next request's headers, whose it is, and how often it was refused."""
+    """One connection, with the deadline for the next request's headers, the pod to which it belongs, and the number
+    of refusals."""
 
     __slots__ = ("_busy", "_late", "_limits", "_lost", "made", "pod", "strikes")
 
@@ -59,11 +63,11 @@ class Connection(web.RequestHandler):
             access_log=None,  # type: ignore[arg-type]
             lingering_time=0.0,
             read_bufsize=_READ_BYTES,
-            auto_decompress=False,  # agents don't compress, and a bomb is small
+            auto_decompress=False,  # Agents do not compress, and a small compressed body can expand to a huge one.
         )
         self.made = False
-        self.pod = ""  # uid of the pod that has proven to be at the other end
-        self.strikes = 0  # refusals since the last good request
+        self.pod = ""  # The uid of the pod that has proven to be the client.
+        self.strikes = 0  # Number of refusals since the last accepted request.
         self._lost = lost
         self._limits = limits
         self._busy = False
@@ -85,14 +89,16 @@ class Connection(web.RequestHandler):
         self._lost(self)
 
     def begin(self) -> None:
-        """The headers of a request are there."""
+        """Record that the headers of a request have arrived."""
         self._busy = True
         self._stop_waiting()
 
     def end(self) -> None:
+        """Record that the request is answered."""
         self._busy = False
 
     def abort(self) -> None:
+        """Close the connection at once."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -103,7 +109,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """For what isn't HTTP. No traceback goes into the log: anybody can send this."""
+        """Return the response to what is not HTTP. No traceback is logged, because anybody can send this."""
         if status >= 500:
             return super().handle_error(request, status, exc, message)
         log.debug("not HTTP, from %s: %s", request.remote, message)
@@ -123,8 +129,8 @@ class Connection(web.RequestHandler):
 
 
 class Listener:
-    """Accepts connections on one socket, and has `answer` respond to each of their requests; it must not raise.
-    `lost(connection)`: one has ended."""
+    """Accepts connections on one socket and lets `answer` respond to each request; `answer` must not raise.
+    `lost(connection)` is called when a connection has ended."""
 
     def __init__(
         self, answer: Answer, tls: ssl.SSLContext | None, limits: ConnectionLimits, lost: Callable[[Connection], None]
@@ -137,25 +143,27 @@ class Listener:
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._handshaking: set[asyncio.Task[None]] = set()
-        self._over = asyncio.Event()  # one of them
+        self._over = asyncio.Event()  # One of them has ended.
         self._open = 0
         self._room = asyncio.Event()
         self._room.set()
 
     async def start(self, sock: socket.socket) -> None:
-        """Serves on a bound (and perhaps already listening) socket."""
+        """Serve on a bound socket, which may already be listening."""
         if self._tls is not None:
-            # asyncio would fill a buffer of 256 KiB with zeros for each connection: 2 GiB for the agents of 4,000 pods.
+            # By default asyncio fills a buffer of 256 KiB with zeros for each connection: 2 GiB for the agents of 4,000
+            # pods.
             sslproto.SSLProtocol.max_size = _READ_BYTES
         _allow_files(self._limits.connections + 512)
         sock.setblocking(False)
         sock.listen(BACKLOG)
         self._socket = sock
-        # A poll whose connection breaks must be cancelled: that is how the death of an agent shows at once.
+        # A poll whose connection breaks must be cancelled: this shows the death of an agent at once.
         self._server = web.Server(self._respond, handler_cancellation=True)
         self._accepting = asyncio.create_task(self._accept(sock))
 
     async def stop(self) -> None:
+        """Stop accepting, and close all connections."""
         if self._accepting is None or self._server is None or self._socket is None:
             return
         tasks = [self._accepting, *self._handshaking]
@@ -189,14 +197,14 @@ class Listener:
             in_a_row += 1
             if in_a_row >= self._limits.accepts:
                 in_a_row = 0
-                await asyncio.sleep(0)  # accepting those who wait does not give way by itself
+                await asyncio.sleep(0)  # Accepting waiting connections does not let other tasks run by itself.
 
     def _shaken(self, task: asyncio.Task[None]) -> None:
         self._handshaking.discard(task)
         self._over.set()
 
     async def _make_way(self) -> None:
-        """Waits until one more may begin its handshake."""
+        """Wait until one more connection may begin its handshake. End all handshakes if none of them ends in time."""
         while len(self._handshaking) >= self._limits.handshakes:
             self._over.clear()
             try:
@@ -245,7 +253,7 @@ class Listener:
         connection.begin()
         try:
             response = await self._answer(connection, request)
-            response.headers["Server"] = "trainmaster"  # and not which versions of what
+            response.headers["Server"] = "trainmaster"  # The default header would name versions of software.
             whole = await _finish_body(request)
             if not whole:
                 response.force_close()
@@ -254,9 +262,9 @@ class Listener:
                     await response.prepare(request)
                     await response.write_eof()
             except TimeoutError:
-                connection.abort()  # nobody reads the answer
+                connection.abort()  # The client does not read the answer.
             except ConnectionError:
-                pass  # the other side is gone
+                pass  # The client has closed the connection.
             else:
                 if not whole:
                     await asyncio.sleep(self._limits.linger_s)
@@ -266,7 +274,7 @@ class Listener:
 
 
 async def _finish_body(request: web.BaseRequest) -> bool:
-    """Reads what nobody has asked for, if it is short. False: not all of the body was read."""
+    """Read the rest of a body if it is short. Return False if not all of the body was read."""
     content = request.content
     if content.is_eof():
         return True
@@ -282,7 +290,8 @@ async def _finish_body(request: web.BaseRequest) -> bool:
 
 
 def _allow_files(count: int) -> None:
-    """Each connection needs a descriptor, and many systems start processes with 1,024."""
+    """Raise the limit of open files: each connection needs one, and many systems start processes with a limit of
+    1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

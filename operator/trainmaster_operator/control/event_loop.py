@@ -1,8 +1,8 @@
-"""An event loop in which thousands of agents wait behind the few connections that decisions are made over.
+"""An event loop in which thousands of agents do not delay the few connections that decisions need.
 
-With thousands speaking at once a turn of an ordinary loop lasts for seconds, and a decision takes several turns: it
-asks the API server in between, and hears of pods and jobs. Here the answers of the API server come in each turn, and of
-the agents so many as cost little time.
+If thousands of agents send at once, a turn of an ordinary loop lasts for seconds, and a decision takes several turns:
+it calls the API server in between, and receives events of pods and jobs. In this loop the answers of the API server are
+handled in each turn, and only as many agents as take little time.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
 IN_A_TURN = 16
-"""Connections of the crowd that a turn serves: some 15 ms of work."""
+"""Number of connections of the crowd that a turn serves: about 15 ms of work."""
 
 Key = selectors.SelectorKey
 
 
 class Turns(selectors.BaseSelector):
-    """Tells of all that is ready, but only of so many files of `crowd`. The kernel keeps those that are left, and hands
-    them out in rotation, so nobody is passed over."""
+    """A selector that returns everything that is ready, but only a limited number of files of `crowd`. The kernel
+    keeps the others and returns them in rotation, so each gets its turn."""
 
     def __init__(self, in_a_turn: int = IN_A_TURN) -> None:
-        self.crowd: set[int] = set()  # descriptors, before they are registered
+        self.crowd: set[int] = set()  # File descriptors, before they are registered.
         self._in_a_turn = in_a_turn
         self._few, self._many = selectors.EpollSelector(), selectors.EpollSelector()
         self._many_epoll = select.epoll.fromfd(os.dup(self._many.fileno()))
@@ -49,7 +49,7 @@ class Turns(selectors.BaseSelector):
         return self._holder(fileobj).modify(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[Key, int]]:
-        """As any selector does; `timeout` in seconds."""
+        """Return what is ready, as every selector does. `timeout`: seconds."""
         ready = self._few.select(timeout)
         told = [one for one in ready if one[0] is not self._of_many]
         if len(told) < len(ready):
@@ -75,7 +75,7 @@ class Turns(selectors.BaseSelector):
 
 
 class _OfCrowd(socket.socket):
-    """Leaves the crowd as it is closed, before its descriptor can be another's."""
+    """A socket that leaves the crowd when it is closed, before its descriptor can be reused."""
 
     def __init__(self, sock: socket.socket, crowd: set[int]) -> None:
         super().__init__(fileno=sock.detach())
@@ -88,14 +88,14 @@ class _OfCrowd(socket.socket):
 
 
 class TurnLoop(asyncio.SelectorEventLoop):
-    """Whoever accepts a connection may put it into the crowd."""
+    """An event loop that lets the code that accepts a connection put it into the crowd."""
 
     def __init__(self) -> None:
         self._turns = Turns()
         super().__init__(self._turns)
 
     def in_crowd(self, sock: socket.socket) -> socket.socket:
-        """The same connection, to be used instead of `sock`, which is left empty."""
+        """Return the same connection as a socket of the crowd. `sock` is empty afterwards."""
         made = _OfCrowd(sock, self._turns.crowd)
         made.setblocking(False)
         return made

@@ -1,7 +1,7 @@
-"""The agents of all jobs as this leader knows them: soft state, no sockets, no reading of clocks but the injected one.
+"""The agents of all jobs as this leader knows them, kept in memory, without sockets and with an injected clock.
 
-Agents bring messages, the reconciler brings directives. A directive is computed from written status only; agents get
-nothing else, so what is not written is not told.
+Agents send messages, the reconciler publishes directives. A directive is computed only from written status, so agents
+are never told what is not written.
 """
 
 from __future__ import annotations
@@ -18,49 +18,58 @@ from trainmaster_operator.control.authentication import Admission, Authenticate,
 from trainmaster_operator.control.job_usage import JobUsage, UsageSum
 from trainmaster_operator.planning.facts.observation import AgentRecord, CheckpointSeen, SaveFailed
 
-Key = tuple[str, str]  # namespace, name of the job
+Key = tuple[str, str]  # (namespace, name) of the job.
 
 CROWD = 64
 PASS_S_PER_AGENT = 50e-6
 PATIENCE = 4.0
 PATIENCE_FOR_PROGRESS = 16.0
-"""Of a crowd's small news, and of mere progress: so many times what a pass takes, so that passes leave time for those
-who speak."""
-REPORTS_PER_S = 400  # of all agents together, beside what they have to report at once
-POLLS_PER_S = 200  # that end without news
-MOST_HOLD_S = 20.0  # agents wait for twice as long
+"""In a crowd, small news wait for PATIENCE times the duration of a pass, and progress alone for this many times, so
+that passes leave time to serve agents."""
+REPORTS_PER_S = 400  # Regular reports of all agents together; urgent reports are additional.
+POLLS_PER_S = 200  # Polls of all agents together that end without news.
+MOST_HOLD_S = 20.0  # Agents wait for twice as long.
 COUNT_EVERY_S = 1.0
-ANSWERS_KEPT_S = 600.0  # of pods that are no more; longer than a planner waits for the end of one
-RECENT_S = 30.0  # an agent that was heard since then will be heard again
+# Seconds for which the last answer to a pod that no longer exists is remembered; longer than the planner waits for the
+# end of a pod.
+ANSWERS_KEPT_S = 600.0
+RECENT_S = 30.0  # An agent that was heard within this time will be heard again.
 EVENT_CHARACTERS = 1024
-_GOLDEN = (5**0.5 - 1) / 2  # whose multiples are spread evenly over [0, 1), however many they are
-MAX_EPOCH = 2**30  # a Lease counts its transitions in 32 bits: what claims more is broken
+_GOLDEN = (5**0.5 - 1) / 2  # Its multiples, modulo 1, are spread evenly over [0, 1), however many there are.
+MAX_EPOCH = 2**30  # A Lease counts its transitions in 32 bits, so a higher number is an error.
 
 
 class Refused(Exception):
-    """The answer to a message that can't be served: an HTTP status, a sentence, and when to come again."""
+    """The answer to a message that cannot be served: an HTTP status, a sentence, and the seconds after which to try
+    again."""
 
     def __init__(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.status = status
-        self.retry_after_s = retry_after_s  # 0: whenever the sender's back-off says
+        self.retry_after_s = retry_after_s  # 0: the sender's own back-off decides.
 
 
 class Monotonic(Protocol):
+    """A clock that never jumps."""
+
     def monotonic(self) -> float: ...
 
 
 @dataclass(frozen=True)
 class FleetSettings:
-    hold_s: float = 8.0  # of a join poll, more in a crowd; below recovery.agentLostSeconds: held polls say nothing
-    first_directive_s: float = 2.0  # how long a message waits for the first pass over its job
-    progress_s: float = 0.5  # reports without news mark their job dirty at most so late
-    events: int = 50  # kept for people, per job
+    """Settings of the fleet. Times are in seconds."""
+
+    # How long a join poll is held, more in a crowd. It is below recovery.agentLostSeconds, because a held poll is no
+    # sign of life.
+    hold_s: float = 8.0
+    first_directive_s: float = 2.0  # How long a message waits for the first pass over its job.
+    progress_s: float = 0.5  # Latest time after which a report without news queues its job.
+    events: int = 50  # Maximum number of events per job that are kept for people.
 
 
 @dataclass
 class JobFleet:
-    """One job. `directive_of` is None until the first pass over the job has published."""
+    """The agents of one job. `directive_of` is None until the first pass over the job has published."""
 
     slots: dict[int, SlotState] = field(default_factory=dict)
     uid: str = ""
@@ -68,18 +77,22 @@ class JobFleet:
     directive_of: Callable[[int], Directive] | None = None
     directives: dict[int, Directive] = field(default_factory=dict)
     round: int = 0
-    epoch: int = 0  # the highest that its agents have obeyed
-    decided: tuple[int, float] | None = None  # (round, seconds from the first verdict's arrival to its publication)
+    epoch: int = 0  # The highest epoch that its agents have obeyed.
+    # (round, seconds from the arrival of the first verdict to the publication of the round).
+    decided: tuple[int, float] | None = None
     checkpoint: CheckpointSeen | None = None
     failed_save: SaveFailed | None = None
     published: asyncio.Event = field(default_factory=asyncio.Event)
-    polls: dict[asyncio.Future[None], tuple[int, str]] = field(default_factory=dict)  # open polls: slot, tag they know
+    # Open polls: the slot and the tag that its agent knows.
+    polls: dict[asyncio.Future[None], tuple[int, str]] = field(default_factory=dict)
     events: deque[tuple[float, dict[str, Any]]] = field(default_factory=deque)
-    unable: bool = False  # what is decided for it can't be written down now
+    unable: bool = False  # True while decisions about the job cannot be written.
     usage: UsageSum = field(default_factory=UsageSum)
-    answered: dict[str, float] = field(default_factory=dict)  # by uid of the pod, when its agent last got an answer
+    # By uid of the pod: the time of the last answer to its agent.
+    answered: dict[str, float] = field(default_factory=dict)
 
     def directive(self, slot: int) -> Directive:
+        """Return the directive for a slot, from a cache."""
         assert self.directive_of is not None
         known = self.directives.get(slot)
         if known is None:
@@ -88,10 +101,11 @@ class JobFleet:
 
 
 class Fleet:
-    """`changed(key, delay_s)` asks for a pass over a job; `job_uid(key)` is the uid of the job, None if there is none,
-    and raises Refused(503) while that isn't known yet.
+    """Serves the agents. `changed(key, delay_s)` asks for a pass over a job. `job_uid(key)` returns the uid of the job,
+    or None if there is no such job, and raises Refused(503) while that is unknown.
 
-    Whoever brings a message has been admitted before: `join` and `report` take the identity that was proven."""
+    The sender of a message is authenticated before: `join` and `report` get the identity that it has proven.
+    """
 
     def __init__(
         self,
@@ -109,19 +123,20 @@ class Fleet:
         self._changed = changed
         self._job_uid = job_uid
         self._on_decided = on_decided
-        self._on_event = on_event  # told what agents have to say to people: reason, message
+        self._on_event = on_event  # Called with what agents report to people: reason, message.
         self._jobs: dict[Key, JobFleet] = {}
         self._counted_at = float("-inf")
-        self._recent = 0  # agents that were heard lately, of all jobs
+        self._recent = 0  # Number of agents of all jobs that were heard recently.
 
     # -- for agents
 
     async def admit(self, credential: Credential, claim: Claim) -> Admission:
-        """Nothing is said about a job before this. Raises Refused: 401, 403, 503."""
+        """Return who sent a request. Nothing about a job is revealed before. Raise Refused: 401, 403, 503."""
         return await self._authenticate(credential, claim)
 
     async def join(self, proven: Identity, request: JoinRequest) -> Directive:
-        """Answers as soon as the directive's tag differs from `seen_tag`, or with the same one after the hold."""
+        """Return the directive as soon as its tag differs from `seen_tag`, or the same directive when the hold time
+        is over. Raise Refused."""
         key, job, slot = await self._enter(proven, request.identity)
         self._note_epoch(key, job, request.epoch)
         now = self._clock.monotonic()
@@ -134,13 +149,14 @@ class Fleet:
             job.answered[proven.pod_uid] = self._clock.monotonic()
             return directive
         except asyncio.CancelledError:
-            self._tell(key, job)  # the connection broke: perhaps the agent did too
+            self._tell(key, job)  # The connection broke; perhaps the agent has ended too.
             raise
         finally:
             slot.polls -= 1
             slot.polled_at = self._clock.monotonic()
 
     async def report(self, proven: Identity, report: Report) -> Directive:
+        """Record a report and return the present directive. Raise Refused."""
         key, job, slot = await self._enter(proven, report.identity)
         self._note_epoch(key, job, report.epoch)
         fenced = report.round < slot.round
@@ -148,7 +164,7 @@ class Fleet:
         news = slot.take_report(report, self._clock.monotonic())
         if not fenced:
             known, job.checkpoint = job.checkpoint, newest_checkpoint(job.checkpoint, report.inventory)
-            news = news or job.checkpoint != known  # which all agents tell, and the first is believed
+            news = news or job.checkpoint != known  # All agents report it; the first report is news.
             job.failed_save = newest_failure(job.failed_save, report.inventory)
         for event in report.events:
             told = {name: event.get(name, "")[:EVENT_CHARACTERS] for name in ("reason", "message")}
@@ -170,11 +186,12 @@ class Fleet:
 
     @property
     def report_interval_s(self) -> float:
-        """How often each agent may report at most, so that all of them leave time for what is urgent."""
+        """Minimum number of seconds between two reports of each agent, so that all of them leave time for urgent
+        messages."""
         return self._crowd() / REPORTS_PER_S
 
     def agents(self, key: Key, incarnations: Sequence[int]) -> dict[int, AgentRecord]:
-        """What is known of the current incarnations' agents, by slot."""
+        """Return the records of the current incarnations' agents, by slot."""
         job = self._jobs.get(key)
         if job is None:
             return {}
@@ -188,26 +205,29 @@ class Fleet:
         return records
 
     def unanswered_s(self, key: Key, pod_uid: str) -> float:
-        """Seconds since this leader last answered a pod's agent other than by telling it to end; infinite if never."""
+        """Return the seconds since this leader last answered a pod's agent with anything but the order to end;
+        infinity if it never did."""
         job = self._jobs.get(key)
         return self._clock.monotonic() - job.answered.get(pod_uid, float("-inf")) if job else float("inf")
 
     def epoch(self, key: Key) -> int:
-        """The highest leader epoch that an agent of this job says it has obeyed."""
+        """Return the highest leader epoch that an agent of this job reports to have obeyed."""
         job = self._jobs.get(key)
         return job.epoch if job else 0
 
     def checkpoint(self, key: Key) -> CheckpointSeen | None:
+        """Return the newest checkpoint that agents of the job have reported, or None."""
         job = self._jobs.get(key)
         return job.checkpoint if job else None
 
     def failed_save(self, key: Key) -> SaveFailed | None:
+        """Return the newest failed save that agents of the job have reported, or None."""
         return job.failed_save if (job := self._jobs.get(key)) else None
 
     def publish(
         self, key: Key, uid: str, round: int, incarnations: Sequence[int], directive_of: Callable[[int], Directive]
     ) -> None:
-        """From now on agents are told this. `directive_of` must depend on written status only."""
+        """Replace the directives of a job and wake its agents. `directive_of` must depend on written status only."""
         job = self._job(key)
         if job.uid and job.uid != uid:
             self.forget(key)
@@ -231,14 +251,14 @@ class Fleet:
         job.usage.keep({slot.identity.pod_uid for slot in job.slots.values()})
 
     def tell_unable(self, key: Key, unable: bool) -> None:
-        """The API server takes no decision on this job, or takes them again. It is no directive of its own: agents hear
+        """Set whether the API server accepts no decision on this job. This is no directive of its own: agents learn
         of it with the next answer."""
         job = self._jobs.get(key)
         if job is not None:
             job.unable = unable
 
     def forget(self, key: Key) -> None:
-        """The job is gone: whoever still polls for it is told so."""
+        """Forget a job that is gone. Open polls of its agents are answered with Refused(410)."""
         job = self._jobs.pop(key, None)
         if job is not None:
             job.directive_of = None
@@ -250,23 +270,23 @@ class Fleet:
     # -- for people
 
     def reports(self, key: Key) -> list[Report]:
-        """The newest of each agent whose ranks run in the job's round."""
+        """Return the newest report of each agent whose ranks run in the job's round."""
         job = self._jobs.get(key)
         if job is None:
             return []
         return [slot.report for slot in job.slots.values() if slot.report is not None and slot.round == job.round]
 
     def usage(self, key: Key) -> JobUsage:
-        """What the job's pods have used since this leader hears them."""
+        """Return what the job's pods have used since this leader hears them."""
         return job.usage.total(self.reports(key)) if (job := self._jobs.get(key)) else JobUsage()
 
     def connected(self) -> int:
-        """Agents that hold a join poll, or did just now."""
+        """Return the number of agents that hold a join poll, or did just now."""
         now = self._clock.monotonic()
         return sum(slot.joined(now) for job in self._jobs.values() for slot in job.slots.values())
 
     def view(self, key: Key) -> dict[str, Any] | None:
-        """Soft state of a job as a JSON value; None: this leader knows nothing of it."""
+        """Return what is known about the agents of a job as a JSON value; None if this leader knows nothing."""
         job = self._jobs.get(key)
         if job is None:
             return None
@@ -292,8 +312,8 @@ class Fleet:
     # -- inside
 
     async def _enter(self, proven: Identity, claimed: Identity) -> tuple[Key, JobFleet, SlotState]:
-        """The place of whoever speaks. Raises Refused: 403 when it claims to be somebody else, 410 for what is fenced
-        off, 503 for what isn't known yet."""
+        """Return the key, the job and the slot of the sender. Raise Refused: 403 if it claims another identity, 410
+        if it is fenced off, 503 for what is not known yet."""
         if claimed != proven:
             raise Refused(403, f"this token belongs to another pod than {claimed.pod_uid:.80} as {_place(claimed)}")
         self.refuse_gone(proven)
@@ -305,11 +325,11 @@ class Fleet:
                 async with asyncio.timeout(self.settings.first_directive_s):
                     await job.published.wait()
             except TimeoutError:
-                raise Refused(503, f"job {proven.job} has not been looked at yet") from None
+                raise Refused(503, f"job {proven.job} has not been processed yet") from None
         if self._jobs.get(key) is not job:
             raise Refused(410, f"job {proven.namespace}/{proven.job} is gone")
         self._refuse_stale(job, proven)
-        job.answered[proven.pod_uid] = self._clock.monotonic()  # whatever else it is told, it may go on
+        job.answered[proven.pod_uid] = self._clock.monotonic()  # Whatever else the answer says, the agent may continue.
         if proven.incarnation > _incarnation(job, proven.slot):
             raise Refused(503, f"incarnation {proven.incarnation} of slot {proven.slot} is not known yet")
         slot = job.slots.get(proven.slot)
@@ -318,7 +338,7 @@ class Fleet:
         return key, job, slot
 
     def refuse_gone(self, identity: Identity) -> None:
-        """Raises Refused: 410 when this job, or this incarnation, is known to be over; 503 while no jobs are known."""
+        """Raise Refused: 410 if this job, or this incarnation, is known to be over; 503 while no jobs are known."""
         key = (identity.namespace, identity.job)
         uid = self._job_uid(key)
         if uid is None or uid != identity.job_uid:
@@ -352,12 +372,13 @@ class Fleet:
         return self._answer(job, number)
 
     def _hold_of(self, slot: int) -> float:
-        """Seconds. They differ from slot to slot: polls that a round has answered together must not end together."""
+        """Return for how many seconds a poll is held. It differs between slots, so that polls that one round has
+        answered together do not end together."""
         hold_s = max(self.settings.hold_s, min(self._crowd() / POLLS_PER_S, MOST_HOLD_S))
         return hold_s * (1.0 - slot * _GOLDEN % 1.0 / 2)
 
     def _crowd(self) -> int:
-        """How many agents speak to this leader, counted now and then."""
+        """Return the number of agents that were heard recently, counted once per COUNT_EVERY_S seconds."""
         now = self._clock.monotonic()
         if now - self._counted_at >= COUNT_EVERY_S:
             self._counted_at = now
@@ -370,10 +391,12 @@ class Fleet:
         interval_s = max(directive.report_interval_s, self.report_interval_s)
         if directive.report_interval_s == interval_s and not job.unable:
             return directive
-        return altered(directive, report_interval_s=interval_s, unable=job.unable)  # under the same tag: it is no news
+        # The tag stays the same, because this is no news.
+        return altered(directive, report_interval_s=interval_s, unable=job.unable)
 
     def _tell(self, key: Key, job: JobFleet, urgent: bool = False) -> None:
-        """Asks for a pass. A pass looks at all agents of a job: in a crowd, one's small news wait for the others'."""
+        """Ask for a pass. A pass reads all agents of a job, so in a crowd the small news of one agent wait for those
+        of others."""
         self._changed(key, 0.0 if urgent or len(job.slots) < CROWD else PATIENCE * _pass_s(job))
 
     def _is_stale(self, job: JobFleet, slot: int) -> bool:
@@ -401,8 +424,9 @@ class Fleet:
 
 
 def _is_urgent(report: Report, round: int) -> bool:
-    """Whether a decision is due because of it. When a rank dies in a large world, thousands tell that they lost a peer:
-    that decides nothing by itself, and still comes in when the next round is open."""
+    """Return whether a decision is due because of the report. When a rank dies in a large world, thousands of agents
+    report that they lost a peer; that decides nothing by itself, and such reports still arrive when the next round
+    is open."""
     verdict = report.verdict
     cause = verdict is not None and not verdict.cascade and verdict.round >= round
     return cause or report.store_lost or report.draining_s is not None
@@ -413,7 +437,7 @@ def _pass_s(job: JobFleet) -> float:
 
 
 def _incarnation(job: JobFleet, slot: int) -> int:
-    """The current one; -1: there is no such slot any more."""
+    """Return the current incarnation of a slot; -1 if there is no such slot any more."""
     return job.incarnations[slot] if 0 <= slot < len(job.incarnations) else -1
 
 

@@ -1,9 +1,9 @@
-"""The control channel over HTTP: a thin shell around the Fleet.
+"""The control channel over HTTP: a thin layer around the Fleet.
 
-POST /v1/join and /v1/report with `Authorization: Bearer <token>`, or `Session <session>` as a former answer gave it.
-On its way in a request meets, in this order: are we the leader, who is it, is that one asking too much, is its body
-short enough and here in time, is it a message. The local world has GET /v1/jobs/<namespace>/<name> and the probes on
-the same socket.
+POST /v1/join and /v1/report with `Authorization: Bearer <token>`, or `Session <session>` from an earlier answer. A
+request is checked in this order: does this operator lead, who is the sender, does it send too many requests, is the
+body short enough and here in time, is it a valid message. In a local run, GET /v1/jobs/<namespace>/<name> and the
+probes are on the same socket.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M", JoinRequest, Report)
 
-_LONGEST_PAUSE_S = 1.0  # of who asks too much, before it is told so
+_LONGEST_PAUSE_S = 1.0  # Seconds before a sender of too many requests gets its answer.
 _STRIKE_PAUSE_S = 0.1
 _MOST_STRIKES = 5
 RESULTS = ("ok", "elsewhere", "unauthorized", "gone", "throttled", "bad", "unavailable", "error")
-"""How requests are answered, in the words of a metric; elsewhere: this operator does not lead."""
+"""How requests are answered, as labels of a metric. elsewhere: this operator does not lead."""
 
 _RESULT_OF = {401: "unauthorized", 403: "unauthorized", 410: "gone", 421: "elsewhere", 429: "throttled"}
 _STRIKES = (400, 401, 403, 404, 405, 408, 413)
@@ -52,22 +52,26 @@ _STRIKES = (400, 401, 403, 404, 405, 408, 413)
 
 @dataclass(frozen=True)
 class Limits:
-    body_bytes: int = 1024 * 1024  # a report of 256 ranks with a verdict is below 150 KB
+    """Limits of the requests of agents."""
+
+    body_bytes: int = 1024 * 1024  # A report of 256 ranks with a verdict is below 150 KB.
     body_s: float = 20.0
-    pod_requests: Allowance = field(default_factory=lambda: Allowance(rate=50, burst=200))  # an agent sends a few
-    pod_connections: int = 8  # an agent has two; what a broken network left behind counts until it is noticed
+    # An agent sends a few requests a second.
+    pod_requests: Allowance = field(default_factory=lambda: Allowance(rate=50, burst=200))
+    # An agent has two. Connections that a broken network left behind count until they are noticed.
+    pod_connections: int = 8
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
 @dataclass(frozen=True)
 class Probes:
-    """What the local world's command asks on the same socket. On a cluster they are on a port of their own."""
+    """Answers for the command of a local run on the same socket. On a cluster they are on a port of their own."""
 
     ready: Callable[[], bool]
     metrics: Callable[[], bytes]
 
     def answer(self, path: str) -> web.Response | None:
-        """None: it is none of these paths."""
+        """Return the answer for a path, or None for other paths. Raise Refused(503) while not ready."""
         if path == "/livez":
             return web.Response(text="ok")
         if path == "/readyz":
@@ -82,9 +86,9 @@ class Probes:
 
 
 class ControlServer:
-    """`leader()`: None while this process leads, else the leader's https://address, or "" while that isn't known.
-    `people`: this socket serves people and probes too, without asking who they are: the local world.
-    `counted`: told of each request of an agent how it was answered, one of RESULTS."""
+    """Serves agents. `leader()`: None while this process leads, else the leader's https://address, or "" while that
+    is unknown. `people`: this socket also serves people and probes without authentication, in a local run.
+    `counted`: called with one of RESULTS for each request of an agent."""
 
     def __init__(
         self,
@@ -102,11 +106,11 @@ class ControlServer:
         self._leader = leader
         self._limits = limits or Limits()
         self._buckets = Buckets(self._limits.pod_requests)
-        self._pods: dict[str, dict[Connection, None]] = {}  # the connections of each pod, oldest first
+        self._pods: dict[str, dict[Connection, None]] = {}  # The connections of each pod, oldest first.
         self._listener = Listener(self._answer, tls, self._limits.connections, self._lost)
 
     async def start(self, sock: socket.socket) -> None:
-        """Serves on a bound (and perhaps already listening) socket."""
+        """Serve on a bound socket, which may already be listening."""
         await self._listener.start(sock)
 
     async def stop(self) -> None:
@@ -127,7 +131,8 @@ class ControlServer:
         if response.status not in _STRIKES or self._people is not None:
             connection.strikes = 0
             return response
-        # One refusal is an accident. More in a row are answered more and more slowly, then not at all.
+        # One refusal may be an accident. Further ones in succession are answered more and more slowly, and then the
+        # connection is closed.
         await asyncio.sleep(_STRIKE_PAUSE_S * connection.strikes)
         connection.strikes += 1
         if connection.strikes >= _MOST_STRIKES:
@@ -180,14 +185,14 @@ class ControlServer:
         heard = await read()
         answer = await handle(admission.identity, heard)
         if heard.protocol != answer.protocol:
-            answer = altered(answer, protocol=heard.protocol)  # an older agent refuses what is newer than itself
+            answer = altered(answer, protocol=heard.protocol)  # An older agent refuses a newer protocol than its own.
         response = web.Response(body=encode(answer), content_type="application/json")
         if admission.session:
             response.headers[SESSION_HEADER] = admission.session
         return response
 
     async def _body(self, request: web.BaseRequest) -> bytes:
-        """Refused as soon as it is known to be too long."""
+        """Return the body of a request. Raise Refused as soon as it is too long, too late or incomplete."""
         limit = self._limits.body_bytes
         body = bytearray()
         try:
@@ -198,20 +203,21 @@ class ControlServer:
                         return bytes(body)
                     body += part
         except TimeoutError:
-            raise Refused(408, f"the body was not here within {self._limits.body_s:g} s") from None
+            raise Refused(408, f"the body did not arrive within {self._limits.body_s:g} s") from None
         except web.RequestPayloadError as error:
             raise Refused(400, f"the body is broken: {error}") from None
         raise Refused(413, f"the body exceeded {limit} bytes")
 
     async def _allow(self, pod_uid: str) -> None:
-        """A flood is slowed down to its own pod's share, and costs the others nothing."""
+        """Raise Refused(429) if a pod sends too many requests, so that it cannot slow down others."""
         wait_s = self._buckets.take(pod_uid, asyncio.get_running_loop().time())
         if wait_s:
             await asyncio.sleep(_LONGEST_PAUSE_S)
-            raise Refused(429, "this pod sends more messages than an agent has to", max(wait_s, _LONGEST_PAUSE_S))
+            raise Refused(429, "this pod sends more messages than an agent may send", max(wait_s, _LONGEST_PAUSE_S))
 
     def _keep(self, connection: Connection, pod_uid: str) -> None:
-        """The oldest goes when a pod has too many: an agent that lost its network has left it behind."""
+        """Record the pod to which a connection belongs. If the pod has too many, the oldest is closed: an agent that
+        lost its network has left it behind."""
         if connection.pod == pod_uid or not connection.connected:
             return
         self._lost(connection)
@@ -247,7 +253,7 @@ def _result(status: int) -> str:
 
 
 def _elsewhere(leader: str) -> web.Response:
-    """The answer of a standby: 421 Misdirected Request."""
+    """Return the answer of a standby: 421 Misdirected Request, or 503 if the leader is unknown."""
     if not leader:
         return _error(503, "this operator does not lead, and does not know who does")
     return _error(421, "this operator does not lead", leader=leader)
@@ -266,7 +272,7 @@ def _error(status: int, message: str, **more: str) -> web.Response:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Raises OSError with the address when it is taken."""
+    """Return a listening socket. Raise OSError with the address if it is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -275,5 +281,5 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def inherited_socket(fd: int) -> socket.socket:
-    """A listening socket that the parent process owns and keeps over our death."""
+    """Return a listening socket that the parent process owns and keeps when this process ends."""
     return socket.socket(fileno=fd)

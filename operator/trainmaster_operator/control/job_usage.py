@@ -1,5 +1,5 @@
-"""What the pods of one job have used, in sum. Its counters never fall while this leader leads: they keep what pods have
-used that ended."""
+"""What the pods of one job have used in total. The counters never decrease while this leader leads, because they
+include pods that have ended."""
 
 from __future__ import annotations
 
@@ -17,37 +17,39 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True)
 class JobUsage:
-    """None: no agent of the job tells it."""
+    """What the pods of a job use. A field is None if no agent of the job reports it."""
 
     usage: Usage = _NOTHING
-    mfu: float | None = None  # the mean of the ranks that tell one
-    save_s: float | None = None  # how long the newest checkpoint took from the copy in memory to the manifest
+    mfu: float | None = None  # The mean over the ranks that report it.
+    save_s: float | None = None  # Seconds from the copy in memory to the manifest for the newest checkpoint.
 
 
 class UsageSum:
-    """`take` what agents tell, `keep` the pods that the job still has."""
+    """The sum over the pods of a job. Call `take` for each report and `keep` for the pods that the job still has."""
 
     def __init__(self) -> None:
-        self._of_pods: dict[str, Usage] = {}  # the newest word of each
+        self._of_pods: dict[str, Usage] = {}  # The newest usage of each pod.
         self._ended = _NOTHING
         self._save_s: float | None = None
 
     def take(self, pod_uid: str, report: Report) -> None:
+        """Add the usage in a report."""
         self._save_s = next((r.seconds for r in report.inventory if r.seconds > 0 and not r.error), self._save_s)
         if report.usage is None:
             return
         before = self._of_pods.get(pod_uid)
         if before is not None and (report.usage.cpu_s or 0.0) < (before.cpu_s or 0.0):
-            self._ended = _added(self._ended, before)  # another agent has begun in this pod
+            self._ended = _added(self._ended, before)  # Another agent has started in this pod.
         self._of_pods[pod_uid] = report.usage
 
     def keep(self, pod_uids: Collection[str]) -> None:
+        """Count pods that are not in `pod_uids` as ended."""
         for uid in [uid for uid in self._of_pods if uid not in pod_uids]:
             self._ended = _added(self._ended, self._of_pods.pop(uid))
 
     def total(self, running: Iterable[Report]) -> JobUsage:
-        """Counters of all pods that there ever were, accelerators of those that there are; `running`: what the ranks of
-        the present round tell."""
+        """Return the counters of all pods that ever existed, and the accelerators of those that exist now.
+        `running`: the reports of the present round's agents."""
         total, pods = self._ended, list(self._of_pods.values())
         for usage in pods:
             total = _added(total, usage)
@@ -63,7 +65,7 @@ class UsageSum:
 
 
 def _added(one: Usage, other: Usage) -> Usage:
-    """The counters of both; gauges mean nothing in a sum."""
+    """Return the sums of the counters. Gauges are left out, because their sum means nothing."""
     return Usage(
         _plus(one.cpu_s, other.cpu_s),
         _plus(one.received_bytes, other.received_bytes),

@@ -1,4 +1,5 @@
-"""How much one sender may ask for. Pure: times come in. Keys must be proven identities, never what a stranger says."""
+"""How many requests one sender may make. The functions are pure: times are arguments. Keys must be proven
+identities, never claims of a stranger."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ _FIRST_SWEEP = 64
 
 @dataclass(frozen=True)
 class Allowance:
-    rate: float  # requests a second for ever...
-    burst: float  # ...and so many at once after a rest
+    """A number of requests."""
+
+    rate: float  # Requests a second on average.
+    burst: float  # Maximum number of requests at once after a pause.
 
 
 class Bucket:
@@ -25,7 +28,7 @@ class Bucket:
         self._at = now
 
     def take(self, now: float) -> float:
-        """0: granted. Else: refused, and after so many seconds one would be granted."""
+        """Take one token. Return 0 if it is granted, else the seconds after which one would be granted."""
         self._refill(now)
         if self._tokens >= 1.0:
             self._tokens -= 1.0
@@ -33,6 +36,7 @@ class Bucket:
         return (1.0 - self._tokens) / self._allowance.rate
 
     def full(self, now: float) -> bool:
+        """Return whether all tokens are there."""
         self._refill(now)
         return self._tokens >= self._allowance.burst
 
@@ -42,8 +46,8 @@ class Bucket:
 
 
 class Buckets:
-    """One bucket for each key that has asked lately. A full bucket is as good as none, so they are swept out whenever
-    their number has doubled: the cost of a sweep is paid by the keys that came since."""
+    """One bucket for each key that has asked recently. A full bucket is the same as none, so full ones are removed
+    whenever the number of buckets has doubled; the keys added since then pay for that."""
 
     def __init__(self, allowance: Allowance) -> None:
         self._allowance = allowance
@@ -51,6 +55,7 @@ class Buckets:
         self._sweep_at = _FIRST_SWEEP
 
     def take(self, key: Hashable, now: float) -> float:
+        """Take one token of the key. Return 0 if it is granted, else the seconds after which one would be granted."""
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= self._sweep_at:

@@ -1,4 +1,4 @@
-"""A server's SSLContext whose certificate can be renewed while it serves: connections that are open go on."""
+"""A server's SSLContext whose certificate can be renewed while it serves. Open connections are not affected."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import ssl
 
 
 class ServerTls:
-    """`context` stays the same object; each handshake takes the newest certificate."""
+    """A TLS context that can be renewed. `context` stays the same object; each handshake uses the newest
+    certificate."""
 
     def __init__(self) -> None:
         self.context = _context()
         self._current = self.context
-        # Replacing a certificate within a context would leave one of another key type beside it.
+        # Replacing a certificate within a context would keep the old one if its key had another type.
         self.context.sni_callback = self._choose
 
     def renew(self, chain: bytes, key: bytes) -> None:
-        """Raises ssl.SSLError when they can't be read or don't belong together: the former ones stay in use."""
+        """Use a new certificate. Raise ssl.SSLError if certificate and key are invalid or do not belong together;
+        then the former ones stay in use."""
         newest = _context()
-        file = os.memfd_create("certificate", os.MFD_CLOEXEC)  # load_cert_chain takes nothing but files
+        file = os.memfd_create("certificate", os.MFD_CLOEXEC)  # load_cert_chain only reads files.
         try:
             with os.fdopen(os.dup(file), "wb") as writer:
                 writer.write(chain + b"\n" + key)
@@ -34,5 +36,5 @@ class ServerTls:
 def _context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.num_tickets = 0  # agents keep their connections and resume none
+    context.num_tickets = 0  # Agents keep their connections and resume no session.
     return context

@@ -1,1 +1,1 @@
-"""The worlds without Kubernetes: an API server in memory, and a kubelet that starts processes."""
+"""What replaces Kubernetes in a local run: an API server in memory, and a kubelet that starts processes."""

@@ -1,7 +1,8 @@
-"""Variables of a container as a kubelet makes them: values that refer to others, or to fields of the pod.
+"""Environment variables of a container as a kubelet makes them: values that refer to other variables or to fields of
+the pod.
 
-`$(NAME)` stands for the value of a variable that comes earlier in the list; `$$` is one `$`, so `$$(NAME)` stays
-`$(NAME)`; a name that isn't known stays as it is written.
+`$(NAME)` is replaced by the value of a variable that comes earlier in the list. `$$` is one `$`, so `$$(NAME)` becomes
+`$(NAME)`. An unknown name stays as it is written.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 from trainmaster.contract.wire import environment
 
 FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "status.podIP")
-"""What a variable may take from its pod on this machine."""
+"""Fields of the pod that a variable can use on this machine."""
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _OURS = "TRAINMASTER_"
-_COMMANDS = (environment.COMMAND, environment.RESTART_COMMAND)  # JSON lists of the user's words
+_COMMANDS = (environment.COMMAND, environment.RESTART_COMMAND)  # JSON lists of the words of the user's command.
 _CLUSTER_ONLY = {
     "secretKeyRef": "a Secret",
     "configMapKeyRef": "a ConfigMap",
@@ -28,7 +29,7 @@ _CLUSTER_ONLY = {
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:
-    """`text` with the values of the variables that it names."""
+    """Return `text` with the values of the variables that it names."""
 
     def value(found: re.Match[str]) -> str:
         return "$" if found[0] == "$$" else known.get(found[1], found[0])
@@ -37,14 +38,16 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 
 def expand_all(words: Sequence[str], known: Mapping[str, str]) -> list[str]:
+    """Return the words with the values of the variables that they name."""
     return [expand(word, known) for word in words]
 
 
 def of_container(container: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a container gives. `fields`: the values of FIELDS, as far as they are known: a variable that
-    takes another one is left out. Values of ours are taken as they are, but for the words of the user's command.
+    """Return the variables of a container. `fields`: the values of FIELDS, as far as they are known; a variable that
+    uses another field is left out. Values of our own variables are not expanded, except the words of the user's
+    command.
 
-    Raises ValueError in one sentence for a variable that can't be had on this machine.
+    Raise ValueError with one sentence for a variable that has no value on this machine.
     """
     known: dict[str, str] = {}
     for item in container.get("env") or []:
@@ -65,7 +68,8 @@ def of_container(container: Mapping[str, Any], fields: Mapping[str, str]) -> dic
 
 
 def unavailable(source: Any) -> str | None:
-    """Why a `valueFrom` has no value on this machine, with what would; None if it has one, or may be left out."""
+    """Return why a `valueFrom` has no value on this machine, and what would be right; None if it has one or may be
+    left out."""
     if not isinstance(source, Mapping):
         return "a map is expected, for example {fieldRef: {fieldPath: metadata.name}}"
     for kind, what in _CLUSTER_ONLY.items():
@@ -81,13 +85,13 @@ def unavailable(source: Any) -> str | None:
 
 
 def _field(source: Mapping[str, Any]) -> str:
-    """The field of the pod that it names, "" if it names none."""
+    """Return the field of the pod that the source names; "" if it names none."""
     reference = source.get("fieldRef")
     return str(reference.get("fieldPath") or "") if isinstance(reference, Mapping) else ""
 
 
 def problems(container: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """(place in the container, what is wrong) for each variable that can't be had on this machine."""
+    """Yield (place in the container, what is wrong) for each variable that has no value on this machine."""
     for number, item in enumerate(container.get("env") or []):
         source = item.get("valueFrom")
         if source is not None and (problem := unavailable(source)) is not None:

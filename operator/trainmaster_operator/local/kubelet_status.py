@@ -1,4 +1,4 @@
-"""What the local kubelet writes into the status of a Pod: fields to merge into it."""
+"""What the local kubelet writes into the status of a Pod, as fields to merge into it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from trainmaster_operator.local.pod_process import LocalPod
 
 
 def now() -> str:
+    """Return the present time as metav1.Time."""
     return objects.timestamp(time.time())
 
 
 def running(obj: Object, started: str) -> Object:
+    """Return the status of a Pod whose process runs."""
     return _with_container(obj, "Running", True, {"running": {"startedAt": started}})
 
 
 def terminated(obj: Object, pod: LocalPod, started: str) -> Object:
-    """The process of `pod` has been reaped."""
+    """Return the status of a Pod whose process has ended and was reaped."""
     assert pod.process is not None
     code = pod.process.returncode
     state: Object = {
@@ -34,7 +36,7 @@ def terminated(obj: Object, pod: LocalPod, started: str) -> Object:
 
 
 def failed(obj: Object, reason: str, message: str) -> Object:
-    """It never ran, or nobody knows how it ended."""
+    """Return the status of a Pod that never ran, or whose end is unknown."""
     state = {"exitCode": 128, "reason": reason, "message": message, "finishedAt": now()}
     return {**_with_container(obj, "Failed", False, {"terminated": state}), "reason": reason, "message": message}
 

@@ -1,7 +1,7 @@
-"""The operator of the local world: `python -m trainmaster_operator.local.local_operator`, a child of `trainmaster run`.
+"""The operator of a local run: `python -m trainmaster_operator.local.local_operator`, a child of `trainmaster run`.
 
-It may be killed at any time: the job lies in its parent's store, and the listening socket of the control channel
-belongs to the parent too, so agents' requests wait for the next operator.
+It may be killed at any time: the job is in its parent's store, and the listening socket of the control channel belongs
+to the parent too, so requests of agents wait for the next operator.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ either: on a busy machine an operator that is only slow would end itself in the 
 
 
 async def serve(store: Path, control_fd: int, settings: Settings) -> None:
-    """Runs until SIGTERM. Raises NotLeading when another operator has taken the lease."""
+    """Run until SIGTERM. Raise NotLeading if another operator has taken the lease."""
     cluster = SocketCluster(store)
-    # The seed is drawn here, at the edge: everything inside gets its randomness injected.
+    # The seed is drawn here; everything inside gets its randomness injected.
     operator = Operator(cluster, RealClock(), random.Random(os.urandom(16)), settings)
     server = ControlServer(operator.fleet, Probes(lambda: operator.ready, operator.render_metrics))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, operator.stop)
@@ -67,7 +67,7 @@ def main() -> int:
     key = bytes.fromhex(os.environ.pop(KEY_VARIABLE, ""))
     if key:
         settings = replace(settings, peer_key=lambda: key)
-    # What start-up made lives as long as the process: collections need not look at it again.
+    # What was created at start lives as long as the process, so the garbage collector need not examine it again.
     gc.freeze()
     try:
         asyncio.run(serve(args.store, args.control_fd, settings))

@@ -9,7 +9,7 @@ from trainmaster_operator.local.memory_store import MemoryStore
 
 
 class MemoryCluster:
-    """Each verb takes effect at once, without giving way to other tasks: whoever wants delays, wraps it."""
+    """Each method takes effect at once, without letting other tasks run. A test that wants delays wraps it."""
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
@@ -65,14 +65,15 @@ class MemoryCluster:
         return [event for event in events if (event.get("involvedObject") or {}).get("uid") == uid]
 
     async def review_token(self, token: str, audience: str) -> TokenReview | None:
-        return None  # nobody issues tokens here
+        return None  # No tokens are issued here.
 
     async def list_before(
         self, kind: str, changes: int, namespace: str | None = None, labels: Labels | None = None
     ) -> Listing:
-        """Beyond the port: an older list, for `faulty`."""
+        """Return an older list, for `faulty`. This is not part of the port."""
         return self.store.list_before(kind, changes, namespace, labels)
 
     async def bind(self, namespace: str, name: str, node: str) -> Object:
-        """Beyond the port: what a scheduler does, for kubelets of the local and the simulated world."""
+        """Bind a pod to a node as a scheduler does, for the kubelets of local runs and of the simulation. This is
+        not part of the port."""
         return self.store.bind(namespace, name, node)

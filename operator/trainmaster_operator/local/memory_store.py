@@ -1,11 +1,12 @@
-"""The memory store: an API server's storage where its behaviour matters. Synchronous, deterministic, no I/O.
+"""The memory store: the storage of an API server, with the behaviour that matters here. It is synchronous and
+deterministic and does no I/O.
 
-An object in the store is never changed in place: a write puts a new dict there. So lists, watch events and
-`on_change` hand out the stored dicts themselves, and nothing copies the world.
+An object in the store is never changed in place: a write stores a new dict. So lists, watch events and `on_change`
+return the stored dicts themselves, and nothing is copied.
 
-Left out on purpose: namespaces as objects (every valid name is one), schemas and defaults (see `admission`), disruption
-budgets, field managers beside the one of `apply`, `stringData` of Secrets. Garbage collection happens inside the write
-that makes garbage; a real cluster takes some seconds for it.
+Deliberately missing are namespaces as objects (every valid name exists), schemas and defaults (see `admission`),
+disruption budgets, field managers other than the one of `apply`, and `stringData` of Secrets. Garbage is collected
+within the write that causes it; a real cluster takes some seconds for it.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from trainmaster_operator.cluster.port import (
 from trainmaster_operator.local import object_validation
 from trainmaster_operator.local.watch_history import Cursor, Entry, History
 
-Key = tuple[str, str, str]  # kind, namespace, name
+Key = tuple[str, str, str]  # (kind, namespace, name).
 
 _COUNTS_GENERATIONS = (JOB, POD)
-_MADE_BY_UPDATES = (EVENT, LEASE, SERVICE)  # an update of one that doesn't exist creates it
+_MADE_BY_UPDATES = (EVENT, LEASE, SERVICE)  # An update of an object of these kinds that does not exist creates it.
 _FIRST_STATUS: dict[str, Object] = {
     POD: {"phase": "Pending"},
     SERVICE: {"loadBalancer": {}},
@@ -52,18 +53,17 @@ _FIRST_STATUS: dict[str, Object] = {
 
 
 def counted_ids() -> Callable[[], str]:
-    """Uids 00000000-0000-4000-8000-000000000001 and up."""
+    """Return a function that returns the uids 00000000-0000-4000-8000-000000000001 and so on."""
     numbers = itertools.count(1)
     return lambda: f"00000000-0000-4000-8000-{next(numbers):012x}"
 
 
 class MemoryStore:
-    """`now` is Unix seconds and `ids` gives uids; by default time stands still and uids are counted.
-
-    `history`: how many changes of a kind a watch can go back, at least. `admission(kind, new, old)` may raise Invalid
-    or Forbidden before a write. `on_change(kind, event)` is called after each change, in order: read, don't change.
-    `shares`: no caller ever changes what it has given or was given, so nothing is copied.
-    """
+    """`now` returns seconds since 1970 and `ids` returns uids; by default time stands still and uids are counted.
+    `history`: minimum number of changes of a kind that a watch can go back. `admission(kind, new, old)` may raise
+    Invalid or Forbidden before a write. `on_change(kind, event)` is called after each change, in order; it must not
+    change the object. `shares`: no caller ever changes an object that it has passed or received, so nothing is
+    copied."""
 
     def __init__(
         self,
@@ -80,18 +80,18 @@ class MemoryStore:
         self.admission = admission
         self.on_change = on_change
         self._shares = shares
-        self.version = 1  # "0" means something else to a watch
+        self.version = 1  # Version "0" has another meaning for a watch.
         self._objects: dict[str, dict[str, dict[str, Object]]] = {kind: {} for kind in KINDS}
         self._histories = {kind: History(kind, history, lambda: self.version) for kind in KINDS}
-        self._keys: dict[str, Key] = {}  # by uid
-        self._dependents: dict[str, dict[Key, None]] = {}  # by the owner's uid, whether it exists or not
-        self._applied: dict[str, Object] = {}  # by uid: the last one given to `apply`
+        self._keys: dict[str, Key] = {}  # By uid.
+        self._dependents: dict[str, dict[Key, None]] = {}  # By the uid of the owner, whether it exists or not.
+        self._applied: dict[str, Object] = {}  # By uid: the object that was last passed to `apply`.
         self._garbage: deque[tuple[Key, str]] = deque()
 
     # -- reading
 
     def find(self, kind: str, namespace: str, name: str) -> Object:
-        """The stored object itself. Raises NotFound."""
+        """Return the stored object itself. Raise NotFound."""
         try:
             return self._objects[_known(kind)][namespace][name]
         except KeyError:
@@ -107,7 +107,8 @@ class MemoryStore:
     def list_before(
         self, kind: str, changes: int, namespace: str | None = None, labels: Labels | None = None
     ) -> Listing:
-        """The list as it was before the last `changes` changes of this kind: what a cache that lags would answer."""
+        """Return the list as it was before the last `changes` changes of this kind, as a cache that is late would
+        have it."""
         version, entries = self._histories[_known(kind)].undone(changes)
         state: dict[tuple[str, str], Object | None] = {
             (obj["metadata"]["namespace"], obj["metadata"]["name"]): obj for obj in self._in(kind, namespace)
@@ -120,7 +121,8 @@ class MemoryStore:
         return Listing(items, str(version))
 
     def watch(self, kind: str, version: str, namespace: str | None = None, labels: Labels | None = None) -> Cursor:
-        """The caller closes the cursor. Version "" or "0": what exists comes first, as ADDED. Raises Gone."""
+        """Return a cursor, which the caller closes. With version "" or "0", existing objects come first, as ADDED.
+        Raise Gone."""
         history = self._histories[_known(kind)]
         if version in ("", "0"):
             return Cursor(history, self.version, namespace, labels, self.list(kind, namespace, labels).items)
@@ -132,7 +134,7 @@ class MemoryStore:
             history.bookmark()
 
     def compact(self) -> None:
-        """Forget all history: the next watch from an older version is Gone."""
+        """Forget all history: the next watch from an older version raises Gone."""
         for history in self._histories.values():
             history.compact()
 
@@ -181,7 +183,7 @@ class MemoryStore:
         return self._replace(kind, object_validation.same_object(kind, old, new), status=False)
 
     def apply(self, kind: str, obj: Object) -> Object:
-        """Every caller counts as the same manager."""
+        """Apply an object as `Cluster.apply` does. All callers count as the same manager."""
         wanted = {key: value for key, value in self._taken(obj).items() if key != "status"}
         meta = wanted.setdefault("metadata", {})
         given = {field: meta.pop(field) for field in ("uid", "resourceVersion") if field in meta}
@@ -215,7 +217,7 @@ class MemoryStore:
         self._collect()
 
     def resize(self, namespace: str, name: str, uid: str, resources: Mapping[str, Object]) -> Object:
-        """The subresource of that name. Every change is granted."""
+        """Change the resources of a Pod's containers, as the subresource `resize` does. Every change is granted."""
         old = self.find(POD, namespace, name)
         if uid != old["metadata"]["uid"]:
             raise Invalid(f'Pod "{name}" is invalid: metadata.uid: Invalid value: "{uid}": field is immutable')
@@ -232,14 +234,15 @@ class MemoryStore:
         return self.get(POD, namespace, name)
 
     def evict(self, namespace: str, name: str) -> None:
-        """The eviction API: marks the Pod as disrupted, then deletes it. No disruption budgets here."""
+        """Mark the Pod as disrupted and delete it, as the eviction API does. There are no disruption budgets here."""
         pod = self.find(POD, namespace, name)
         if marked := objects.disrupted(pod, self.now()):
             self._put(POD, MODIFIED, marked, pod)
         self.delete(POD, namespace, name, uid=pod["metadata"]["uid"])
 
     def bind(self, namespace: str, name: str, node: str) -> Object:
-        """What a scheduler does (pods/binding). From now on a deletion waits for the kubelet. Raises Conflict."""
+        """Bind a Pod to a node, as a scheduler does (pods/binding). After that, a deletion waits for the kubelet.
+        Raise Conflict."""
         pod = self.find(POD, namespace, name)
         assigned = pod["spec"].get("nodeName")
         if assigned or pod["metadata"].get("deletionTimestamp"):
@@ -250,7 +253,7 @@ class MemoryStore:
     # -- persistence
 
     def snapshot(self) -> dict[str, Any]:
-        """A JSON value that `restore` understands. Shares the stored objects: write it out before you change it."""
+        """Return a JSON value for `restore`. It shares the stored objects, so write it out before the store changes."""
         return {
             "version": self.version,
             "objects": [obj for kind in KINDS for obj in self._in(kind, None)],
@@ -258,8 +261,8 @@ class MemoryStore:
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Replaces everything. Watches from before end with Gone; `on_change` isn't called. Versions go on above the
-        highest one in the snapshot or in this store. An object without a version gets one."""
+        """Replace everything. Earlier watches end with Gone, and `on_change` is not called. Versions continue above
+        the highest one in the snapshot or in this store. An object without a version gets one."""
         for kind in KINDS:
             self._objects[kind] = {}
         self._keys, self._dependents = {}, {}
@@ -278,7 +281,7 @@ class MemoryStore:
         return obj if self._shares else _copied(obj)
 
     def _taken(self, obj: Object) -> Object:
-        """A copy as deep as this store writes into it, or a whole one."""
+        """Return a copy that is deep enough for what this store changes in it."""
         if not self._shares:
             return _copied(obj)
         return {**obj, "metadata": dict(obj["metadata"])} if isinstance(obj.get("metadata"), dict) else dict(obj)
@@ -317,17 +320,17 @@ class MemoryStore:
         if self.admission:
             self.admission(kind, new, old)
         if new == old:
-            return self._given(old)  # no change, no event, no new version: as an API server does
+            return self._given(old)  # No change, no event and no new version, as on an API server.
         new_meta = new["metadata"]
         if new_meta.get("deletionGracePeriodSeconds") == 0 and not objects.finalizers(new):
-            self._remove(kind, old)  # so the last state that a watch tells still has its finalizers
+            self._remove(kind, old)  # The last state that a watch delivers therefore still has its finalizers.
         else:
             self._put(kind, MODIFIED, new, old)
         self._collect()
         return self._given(new)
 
     def _replacement(self, kind: str, old: Object, new: Object) -> Object:
-        """`new` with the fields that belong to the server taken from `old`."""
+        """Return `new` with the fields that belong to the server taken from `old`."""
         meta = new["metadata"]
         for field in (
             "uid",
@@ -351,8 +354,8 @@ class MemoryStore:
         return new
 
     def _end(self, kind: str, obj: Object, at: float, grace_s: int) -> None:
-        """Marks the object as deleted, or as ending sooner, and removes it when nothing keeps it. A Pod is always seen
-        marked before it goes."""
+        """Mark the object as deleted, or as ending sooner, and remove it if nothing keeps it. A Pod is always
+        visible with the mark before it is removed."""
         if grace_s == 0 and not objects.finalizers(obj) and kind != POD:
             self._remove(kind, obj)
             return
@@ -389,7 +392,7 @@ class MemoryStore:
             self.on_change(kind, WatchEvent(entry.type, entry.object))
 
     def _collect(self) -> None:
-        """Background cascading: deletes what has owners and has lost all of them."""
+        """Delete objects that have lost all of their owners, as background cascading does."""
         while self._garbage:
             (kind, namespace, name), uid = self._garbage.popleft()
             obj = self._objects[kind].get(namespace, {}).get(name)

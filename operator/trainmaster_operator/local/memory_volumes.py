@@ -1,7 +1,7 @@
-"""The memory volumes of a local run: one private folder on a tmpfs, gone with the run.
+"""The memory volumes of a local run: one private directory on a tmpfs, which is removed with the run.
 
-Memory that a killed run left behind would stay taken until the machine restarts, so each run holds a lock on its
-folder and removes those that nobody holds any more.
+Memory that a killed run left behind would stay in use until the machine restarts. So each run holds a lock on its
+directory and removes directories whose lock is free.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREFIX = "trainmaster-ram-"
 
 @contextmanager
 def folder(tmpfs: Path = TMPFS) -> Iterator[Path | None]:
-    """A new folder, removed at the end; None where there is no tmpfs that we may write to."""
+    """Yield a new directory, which is removed at the end; None if there is no tmpfs that this user may write to."""
     if not os.access(tmpfs, os.W_OK | os.X_OK):
         yield None
         return
@@ -36,7 +36,7 @@ def folder(tmpfs: Path = TMPFS) -> Iterator[Path | None]:
 def _made(tmpfs: Path) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=tmpfs))
-        # Somebody who cleans up between these lines takes it for an orphan: then make another.
+        # Another run that cleans up between these lines takes the directory for an orphan; then another one is created.
         lock = _locked(path)
         if lock is not None:
             if path.exists():
@@ -53,7 +53,8 @@ def _remove_orphans(tmpfs: Path) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor that holds the folder's lock; None: another has it, or the folder is gone or not ours."""
+    """Return a descriptor that holds the directory's lock; None if another process holds it, or the directory is
+    gone or belongs to another user."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,7 @@
-"""What an API server refuses in an object's shape: names, labels, owners, the fields of a Pod that can't change.
+"""What an API server refuses in the form of an object: names, labels, owners, the fields of a Pod that cannot change.
 
-Not a schema: only what the operator could get wrong. Messages follow the API server's `field: value: why`.
+This is no schema: it checks only what the operator could get wrong. Messages have the API server's form `field: value:
+why`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from trainmaster_operator.cluster.objects import finalizers, owners
 from trainmaster_operator.cluster.port import CONFIG_MAP, EVENT, KINDS, POD, REVISION, SECRET, SERVICE, Invalid, Object
@@ -22,12 +24,12 @@ _MUTABLE_POD_SPEC = ("activeDeadlineSeconds", "tolerations", "terminationGracePe
 
 
 def check_create(kind: str, obj: Object) -> None:
-    """Raises Invalid with every problem of a new object."""
+    """Raise Invalid with every problem of a new object."""
     _refuse(kind, obj, [*_metadata(kind, obj), *_content(kind, obj)])
 
 
 def check_update(kind: str, old: Object, new: Object) -> None:
-    """Raises Invalid with every problem of a replacement."""
+    """Raise Invalid with every problem of a replacement."""
     problems = [*_metadata(kind, new), *_content(kind, new)]
     if old["metadata"].get("deletionTimestamp"):
         added = [f for f in finalizers(new) if f not in finalizers(old)]
@@ -43,14 +45,14 @@ def check_update(kind: str, old: Object, new: Object) -> None:
 
 
 def version_number(version: str) -> int:
-    """Raises Invalid."""
+    """Return a resourceVersion as a number. Raise Invalid if it is none."""
     if not version.isdigit():
         raise Invalid(f"resourceVersion: {version!r}: must be a decimal number")
     return int(version)
 
 
 def same_object(kind: str, old: Object, new: Object) -> Object:
-    """`new`. Raises Invalid when a patch or an apply would make it another object."""
+    """Return `new`. Raise Invalid if a patch or an apply would make it another object."""
     for field in ("name", "namespace", "uid"):
         if new["metadata"].get(field) != old["metadata"][field]:
             raise Invalid(
@@ -80,7 +82,7 @@ def _metadata(kind: str, obj: Object) -> Iterator[str]:
         yield from _subdomain("metadata.name", meta.get("name", ""))
     for key, value in (meta.get("labels") or {}).items():
         yield from _qualified("metadata.labels", key)
-        if not isinstance(value, str) or len(value) > 63 or (value and not _QUALIFIED.fullmatch(value)):
+        if not isinstance(value, str) or len(value) > 63 or (value and not _fits(_QUALIFIED, value)):
             yield f"metadata.labels.{key}: {value!r}: must be at most 63 letters, digits, '-', '_' and '.'"
     for key, value in (meta.get("annotations") or {}).items():
         yield from _qualified("metadata.annotations", key)
@@ -150,14 +152,14 @@ def _pod(pod: Object) -> Iterator[str]:
 def _label(
     path: str, value: object, pattern: re.Pattern[str] = _LABEL, what: str = "a DNS-1123 label"
 ) -> Iterator[str]:
-    if not isinstance(value, str) or not pattern.fullmatch(value):
+    if not isinstance(value, str) or not _fits(pattern, value):
         yield f"{path}: {value!r}: must be {what}: lower case letters, digits and '-'"
     elif len(value) > 63:
         yield f"{path}: {value!r}: must be no more than 63 characters"
 
 
 def _subdomain(path: str, value: object) -> Iterator[str]:
-    if not isinstance(value, str) or not _SUBDOMAIN.fullmatch(value):
+    if not isinstance(value, str) or not _fits(_SUBDOMAIN, value):
         yield f"{path}: {value!r}: must be a lower case RFC 1123 subdomain: letters, digits, '-' and '.'"
     elif len(value) > 253:
         yield f"{path}: {value!r}: must be no more than 253 characters"
@@ -167,8 +169,15 @@ def _qualified(path: str, key: str) -> Iterator[str]:
     prefix, slash, name = key.rpartition("/")
     if slash:
         yield from _subdomain(f"{path}.{key}", prefix)
-    if len(name) > 63 or not _QUALIFIED.fullmatch(name):
+    if len(name) > 63 or not _fits(_QUALIFIED, name):
         yield f"{path}: {key!r}: name part must be at most 63 letters, digits, '-', '_' and '.'"
+
+
+@lru_cache(maxsize=4096)
+def _fits(pattern: re.Pattern[str], text: str) -> bool:
+    """Remembered, since the names of one object are checked again at each write: a leader renews its Lease every two
+    seconds."""
+    return pattern.fullmatch(text) is not None
 
 
 def _fixed_pod_spec(pod: Object) -> Object:

@@ -1,4 +1,4 @@
-"""The CUDA devices of a local run, and which pod has which: what a device plugin is on a cluster."""
+"""The CUDA devices of a local run, and which pod uses which: the task of a device plugin on a cluster."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from collections.abc import Mapping, Sequence
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""CUDA's own order begins with the fastest device; the run numbers devices as nvidia-smi does."""
+"""CUDA's default order begins with the fastest device; a run numbers devices as nvidia-smi does."""
 
 
 class DevicePool:
-    """Devices of a run. Not safe for several threads."""
+    """The devices of a run. It must be used from one thread."""
 
     def __init__(self, devices: Sequence[str] | None, each: int = 0) -> None:
-        """`devices`: their names for CUDA_VISIBLE_DEVICES; None: pods see what this process sees. `each`: how many a
-        pod has to itself; 0: all pods see all."""
+        """`devices`: their names for CUDA_VISIBLE_DEVICES; None: pods see what this process sees. `each`: number of
+        devices that a pod has alone; 0: all pods see all devices."""
         self._devices = devices
         self._each = each
         self._taken: dict[str, list[str]] = {}
 
     def take(self, pod: str) -> Mapping[str, str] | None:
-        """Return the variables of the pod with this uid; None: pods that have not ended hold the devices it needs."""
+        """Return the variables for the pod with this uid; None while pods that have not ended use the devices it
+        needs."""
         if self._devices is None:
             return {}
         if not self._each or not self._devices:
@@ -33,5 +34,5 @@ class DevicePool:
         return {VISIBLE: ",".join(self._taken[pod]), **ORDER}
 
     def give_back(self, pod: str) -> None:
-        """The pod has ended. A pod that had no devices of its own gives none back."""
+        """Release the devices of a pod that has ended. A pod without devices of its own may be given too."""
         self._taken.pop(pod, None)

@@ -1,4 +1,4 @@
-"""One Pod of the local world: a process with its own session, log file, folder for temporary files, and token."""
+"""One Pod of a local run: a process with its own session, log file, directory for temporary files, and token."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from trainmaster_operator.local.process_tree import Process, Table
 
 POD_IP = "127.0.0.1"
 DEFAULT_COMMAND = ["python", "-m", "trainmaster.agent"]
-MESSAGE_BYTES = 4096  # of the termination log: Kubernetes' own limit
-LAST_LINES_BYTES = 2048  # of the log, when there is no termination log
+MESSAGE_BYTES = 4096  # Maximum size of the termination log: Kubernetes' own limit.
+LAST_LINES_BYTES = 2048  # Number of bytes of the log that are used if there is no termination log.
 SHORT_NAME = 32
 
 _INHERITED = re.compile(
@@ -34,14 +34,16 @@ _INHERITED = re.compile(
 
 
 class StartError(Exception):
-    """The command could not be started: says which, and why."""
+    """The command could not be started. The message says which command, and why."""
 
 
 def base_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """What every process of the local world gets: enough to find programs, modules and devices, nothing of the store.
+    """Return the variables that every process of a local run gets: enough to find programs, modules and devices, and
+    nothing about the store.
 
-    Programs beside the interpreter that runs scripts (python, torchrun) come first, also when its environment isn't
-    activated: beside this one, or beside the person's own where `environment.PYTHON` names it.
+    Programs in the directory of the interpreter that runs scripts (python, torchrun) come first, even if its
+    environment is not activated. This is the interpreter of this process, or the user's own if `environment.PYTHON`
+    names it.
     """
     variables = {name: value for name, value in own.items() if _INHERITED.fullmatch(name)}
     here = os.path.dirname(sys.executable)
@@ -58,17 +60,17 @@ def base_environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def faults_socket(run_dir: Path, name: str, uid: str) -> Path:
-    """Where the agent in this Pod takes faults on purpose."""
+    """Return the socket at which the agent in this Pod accepts injected faults."""
     return run_dir / "pods" / _short(name) / "tmp" / fault_protocol.folder(uid).name / fault_protocol.SOCKET
 
 
 class LocalPod:
-    """Starts, signals and ends the process of the Pod `obj`: its first container, the others don't run here.
-    Knows nothing of the store."""
+    """Starts, signals and ends the process of the Pod `obj`. It is the process of the first container; others do not
+    run in a local run. This class does not use the store."""
 
     def __init__(self, obj: Object, run_dir: Path, out: Path, zygote: Path, memory: Path | None = None) -> None:
-        """`zygote`: the socket of the zygote that forks its ranks. `memory`: a folder of a tmpfs, below which the Pod
-        gets its memory volume."""
+        """`zygote`: the socket of the zygote that forks its ranks. `memory`: a directory on a tmpfs, below which the
+        Pod gets its memory volume."""
         self.obj = obj
         self.uid: str = obj["metadata"]["uid"]
         self.name: str = obj["metadata"]["name"]
@@ -81,7 +83,7 @@ class LocalPod:
         self.process: subprocess.Popen[bytes] | None = None
 
     def prepare(self) -> str:
-        """Makes its folders and its token; returns the token's sha256."""
+        """Create the directories and the token. Return the sha256 of the token in hexadecimal digits."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700, parents=True)
         (self.folder / "tmp").mkdir(mode=0o700)
@@ -96,19 +98,21 @@ class LocalPod:
         return hashlib.sha256(token.encode()).hexdigest()
 
     def start(self, base: Mapping[str, str]) -> None:
-        """Raises StartError. Call it from the main thread: the pod dies with the thread that started it."""
+        """Start the process. Raise StartError. Call this from the main thread: the pod ends with the thread that
+        started it."""
         container = self.obj["spec"]["containers"][0]
         given = self._given(container)
         words = [*(container.get("command") or []), *(container.get("args") or [])]
         command = expand_all(words, given) or DEFAULT_COMMAND
         if command == DEFAULT_COMMAND:
-            command = [sys.executable, *command[1:]]  # scripts may run by another Python, agents run by ours
+            # Scripts may run with another Python; agents always run with ours.
+            command = [sys.executable, *command[1:]]
         kubelet = os.getpid()
 
         def in_child() -> None:
             process_tree.die_with_parent(signal.SIGKILL)
             if os.getppid() != kubelet:
-                os._exit(1)  # it died between fork and prctl
+                os._exit(1)  # The kubelet died between fork and prctl.
             process_tree.relax()
 
         try:
@@ -127,21 +131,22 @@ class LocalPod:
             raise StartError(f"can't start {command[0]!r}: {error}") from error
 
     def ended(self, status: int) -> None:
-        """Its process has been reaped: `status` is an exit code, negative for a signal."""
+        """Record that the process has been reaped. `status`: its exit code, negative for a signal."""
         assert self.process is not None
         self.process.returncode = status
         self.exited.set()
 
     def terminate(self) -> None:
+        """Send SIGTERM to the process group, if it still runs."""
         if self.process is not None and not self.exited.is_set():
             process_tree.kill_group(self.process.pid, signal.SIGTERM)
 
     def kill(self) -> int:
-        """Ends everything that came out of it, whatever group it went to. Returns how many processes that were."""
+        """Kill all processes that it has started, in whatever group they are. Return their number."""
         return process_tree.kill_all(self._tree)
 
     def last_words(self) -> str:
-        """The termination log, or else the end of the log."""
+        """Return the termination log or, without one, the end of the log."""
         try:
             text = self._termination_log.read_bytes()[:MESSAGE_BYTES]
         except OSError:
@@ -169,7 +174,7 @@ class LocalPod:
         return self.folder / "termination-log"
 
     def _given(self, container: Object) -> dict[str, str]:
-        """The variables of the container itself. Raises StartError for one that this machine doesn't have."""
+        """Return the variables of the container itself. Raise StartError for one that has no value on this machine."""
         meta = self.obj["metadata"]
         fields = {
             "metadata.name": self.name,
@@ -183,7 +188,7 @@ class LocalPod:
             raise StartError(str(error)) from None
 
     def _variables(self, given: dict[str, str]) -> dict[str, str]:
-        """The variables of its process: those of the container and the ones of this pod."""
+        """Return the variables of the process: those of the container and those of this pod."""
         ram = {environment.RAM_DIR: str(self.ram)} if self.ram is not None and environment.RAM_BUDGET in given else {}
         return {
             **given,
@@ -198,7 +203,8 @@ class LocalPod:
         }
 
     def _tree(self, all_processes: Table) -> Iterable[Process]:
-        """Its session, whoever was executed with its uid, and all below these. Ranks are the zygote's, not here."""
+        """Return the processes of its session, the processes that were executed with its uid, and all processes
+        below these. Ranks are not among them, because they belong to the zygote."""
         if self.process is None:
             return []
         mark = f"{environment.POD_UID}={self.uid}"
@@ -211,5 +217,6 @@ class LocalPod:
 
 
 def _short(name: str) -> str:
-    """Sockets in TMPDIR (multiprocessing makes some) must stay below 107 bytes of path."""
+    """Return a short name for directories: the paths of sockets in TMPDIR (multiprocessing creates some) must stay
+    below 107 bytes."""
     return name if len(name) <= SHORT_NAME else hashlib.sha256(name.encode()).hexdigest()[:16]

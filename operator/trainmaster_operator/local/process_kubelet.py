@@ -1,8 +1,8 @@
-"""The kubelet of the local world: runs Pods as processes, and the machine's zygote where none serves it already.
+"""The kubelet of a local run: it runs Pods as processes, and starts a zygote if none serves this machine already.
 
-It must end everything below it whatever happens: on SIGTERM, which the kernel also sends when its parent dies, and
-when the store goes away. As a subreaper it is the parent of every orphan below it, so "no children left" means that
-nothing is left. If it is killed itself, the kernel kills the pods and the zygote.
+It must end everything below it in every case: on SIGTERM, which the kernel also sends when its parent dies, and when
+the store is closed. As a subreaper it is the parent of every orphan below it, so if it has no children, nothing is
+left. If it is killed itself, the kernel kills the pods and the zygote.
 """
 
 from __future__ import annotations
@@ -28,31 +28,35 @@ from trainmaster_operator.local.store_client import SocketCluster
 
 NODE = "local"
 LOST = "trainmaster.dev/node-lost"
-"""An annotation: the Pod's processes end and nothing is said of it any more, as when its node dies."""
-NODE_GRACE_S = 40.0  # until a cluster notices that by itself, and takes Ready from the Pod
+"""An annotation for tests of lost nodes: the Pod's processes are killed and its status is no longer updated, as when
+its node dies."""
+NODE_GRACE_S = 40.0  # Seconds until a cluster notices that by itself and sets condition Ready of the Pod to false.
 GRACE_AT_THE_END_S = 3.0
 GIVE_UP_S = 8.0
 ZYGOTE_BACK_OFF_S = (0.1, 30.0)
-STORE_TIMEOUT_S = 600.0  # a stopped store isn't a dead one: death shows at once, as a closed connection
+# A stopped store is not a dead one: the death of a store shows at once, as a closed connection.
+STORE_TIMEOUT_S = 600.0
 
 log = logging.getLogger("trainmaster.kubelet")
 
 
 class Tracked:
-    """A Pod that this kubelet is responsible for, and the task that sees it through."""
+    """A Pod for which this kubelet is responsible, and the task that runs it."""
 
     def __init__(self, obj: Object, local: LocalPod) -> None:
         self.latest = obj
         self.local = local
-        self.deleting = asyncio.Event()  # it should end, or is gone from the store already
-        self.gone = asyncio.Event()  # from the store
-        self.lost = False  # with its node, on purpose: nothing is told of it any more
+        self.deleting = asyncio.Event()  # It must end, or is gone from the store already.
+        self.gone = asyncio.Event()  # It is gone from the store.
+        self.lost = False  # Its node is simulated as lost, so nothing about it is reported any more.
         self.deadline: float | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
 
 
 class Kubelet:
+    """Runs the Pods of a store as processes on this machine."""
+
     def __init__(
         self,
         cluster: SocketCluster,
@@ -63,8 +67,9 @@ class Kubelet:
         zygote: Path | None = None,
         devices: DevicePool | None = None,
     ) -> None:
-        """`memory`: a folder of a tmpfs. `zygote`: the socket of one that serves this machine already; without it
-        `zygote_command` is started. `devices`: those of the run; without it pods see what this process sees."""
+        """`memory`: a directory on a tmpfs. `zygote`: the socket of a zygote that serves this machine already;
+        without it `zygote_command` is started. `devices`: the devices of the run; without it pods see what this
+        process sees."""
         self.cluster = cluster
         self.run_dir = run_dir
         self.memory = memory
@@ -74,21 +79,23 @@ class Kubelet:
         self._starts_zygote = zygote is None
         self.environment = base_environment(os.environ)
         self.stopping = asyncio.Event()
-        self._pods: dict[str, Tracked] = {}  # by uid
+        self._pods: dict[str, Tracked] = {}  # By uid.
         self._by_pid: dict[int, LocalPod] = {}
         self._zygote: subprocess.Popen[bytes] | None = None
         self._zygote_back_off_s = ZYGOTE_BACK_OFF_S[0]
         self._reaped = asyncio.Event()
         self._devices = devices or DevicePool(None)
-        self._devices_freed = asyncio.Event()  # or a pod that waits for some is to end
+        # Set when devices are released, or when a pod that waits for devices must end.
+        self._devices_freed = asyncio.Event()
 
     async def run(self) -> None:
-        """Returns when everything below has ended."""
+        """Run until SIGTERM or until the store is gone. Return when everything below this process has ended."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C is for the command, which then asks us
+        # Ctrl-C is for the command, which then sends SIGTERM to this process.
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
         if self._starts_zygote:
             self._start_zygote()
@@ -105,7 +112,7 @@ class Kubelet:
             following.result()
 
     async def _follow(self) -> None:
-        """Feeds the pods' tasks from the store until the store is gone."""
+        """Pass the changes of Pods to their tasks until the store is gone."""
         try:
             while True:
                 listing = await self.cluster.list(POD)
@@ -148,7 +155,8 @@ class Kubelet:
         asyncio.get_running_loop().call_later(NODE_GRACE_S, lambda: asyncio.ensure_future(self._miss(pod)))
 
     async def _miss(self, pod: Tracked) -> None:
-        """What a node controller does: Ready goes, all else stays as the kubelet last told it."""
+        """Do what a node controller does for a lost node: set Ready to false and leave everything else as the
+        kubelet last reported it."""
         with suppress(NotFound, Conflict, Unavailable):
             obj = await self.cluster.get(POD, *_name(pod))
             if obj["metadata"]["uid"] == pod.local.uid:
@@ -158,7 +166,7 @@ class Kubelet:
                 await self.cluster.update_status(POD, {**obj, "status": {**obj["status"], "conditions": conditions}})
 
     def _vanish(self, uid: str) -> None:
-        """Removed from the store by force: nothing to report to, so it ends now."""
+        """End a Pod at once that was removed from the store by force. There is nothing to report to."""
         if pod := self._pods.get(uid):
             pod.gone.set()
             self._end_in(pod, 0.0)
@@ -186,17 +194,18 @@ class Kubelet:
             self.stopping.set()
 
     async def _live(self, pod: Tracked) -> None:
-        """A Pod's whole life here. Ends when the watch says that it is gone: events before that still name it."""
+        """Run a Pod from its start to its end. The task ends when the watch reports that the Pod is gone, because
+        earlier events still name it."""
         status = pod.latest.get("status") or {}
         if status.get("phase") not in ("Succeeded", "Failed"):
             with suppress(NotFound):
                 await self._run_pod(pod)
             if pod.local.process is not None:
-                await pod.local.exited.wait()  # its devices are free then
+                await pod.local.exited.wait()  # Its devices are free after that.
             self._devices.give_back(pod.local.uid)
             self._devices_freed.set()
         await pod.deleting.wait()
-        with suppress(NotFound, Conflict):  # gone, or another pod has the name already
+        with suppress(NotFound, Conflict):  # It is gone, or another pod already has the name.
             if not pod.gone.is_set() and not pod.lost:
                 await self.cluster.delete(POD, *_name(pod), uid=pod.local.uid, grace_s=0)
         pod.local.remove_folder()
@@ -220,7 +229,7 @@ class Kubelet:
         except OSError as error:
             await self._report(pod, kubelet_status.failed(pod.latest, "StartError", f"can't make its folders: {error}"))
             return
-        # Before its start, so that the operator knows the token when the agent first shows it.
+        # Before the process starts, so that the operator knows the token when the agent first presents it.
         known = {"podIP": POD_IP, "hostIP": POD_IP, "podIPs": [{"ip": POD_IP}], "tokenSha256": digest}
         await self._report(pod, {**known, "startTime": kubelet_status.now()})
         if pod.deleting.is_set():
@@ -235,12 +244,13 @@ class Kubelet:
         started = kubelet_status.now()
         await self._report(pod, kubelet_status.running(pod.latest, started))
         await pod.local.exited.wait()
-        pod.local.kill()  # what it left behind, as when PID 1 of a container ends
+        pod.local.kill()  # Kill processes that it left behind, as when PID 1 of a container ends.
         if not pod.gone.is_set() and not pod.lost:
             await self._report(pod, kubelet_status.terminated(pod.latest, pod.local, started))
 
     async def _take_devices(self, pod: Tracked) -> Mapping[str, str] | None:
-        """Wait until the Pod's devices are free, and return the variables that name them; None: it is to end first."""
+        """Wait until the Pod's devices are free, and return the variables that name them; None if the Pod must end
+        first."""
         while not pod.deleting.is_set():
             variables = self._devices.take(pod.local.uid)
             if variables is not None:
@@ -250,7 +260,7 @@ class Kubelet:
         return None
 
     async def _report(self, pod: Tracked, status: Object) -> None:
-        """Merges `status` into the Pod's. Raises NotFound when the Pod is gone."""
+        """Merge `status` into the Pod's status. Raise NotFound if the Pod is gone."""
         obj = pod.latest
         while True:
             try:
@@ -289,7 +299,7 @@ class Kubelet:
             log.error("can't start the zygote %s: %s", self.zygote_command, error)
 
     def _reap(self) -> None:
-        """On SIGCHLD: takes every child that has ended, adopted orphans too."""
+        """Reap every child that has ended, adopted orphans too; called on SIGCHLD."""
         self._reaped.set()
         while True:
             try:
@@ -317,7 +327,7 @@ class Kubelet:
             self._start_zygote()
 
     async def _end_everything(self) -> None:
-        """SIGTERM to the pods, SIGKILL to all that is left a little later, until no child remains."""
+        """Send SIGTERM to the pods and, a little later, SIGKILL to everything that is left, until no child remains."""
         loop = asyncio.get_running_loop()
         for pod in self._pods.values():
             pod.local.terminate()
@@ -332,7 +342,7 @@ class Kubelet:
                 return
 
     async def _next_reaping(self, until: float) -> bool:
-        """Waits for a child's end; False at the time `until`."""
+        """Wait until a child ends. Return False if none has ended by the time `until`."""
         self._reaped.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
@@ -376,7 +386,8 @@ def main() -> None:
     parser.add_argument("--devices", metavar="A,B", help="what pods find in CUDA_VISIBLE_DEVICES (default: as here)")
     parser.add_argument("--devices-per-pod", type=int, default=0, metavar="N", help="of these, each pod has N alone")
     options = parser.parse_args()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until it is handled: we have a folder to remove
+    # SIGTERM is blocked until it is handled, because this process has a directory to remove.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     process_tree.die_with_parent(signal.SIGTERM)
     process_tree.adopt_orphans()
     process_tree.hurry()

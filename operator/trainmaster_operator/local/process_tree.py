@@ -1,4 +1,4 @@
-"""Linux process trees: who is below whom, ending all of them, and dying with one's parent."""
+"""Linux process trees: find descendants, kill all of them, and end together with the parent."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ _NICENESS_OF_AGENTS = -10
 
 class Process(NamedTuple):
     pid: int
-    state: str  # as in proc(5): R, S, D, T, Z
+    state: str  # As in proc(5): R, S, D, T, Z.
     parent: int
     group: int
     session: int
-    started: int  # clock ticks since boot: tells a pid's users apart
+    started: int  # Clock ticks since boot. They distinguish processes that had the same pid.
 
 
 Table = dict[int, Process]
 
 
 def die_with_parent(number: int) -> None:
-    """The kernel sends signal `number` when the thread that started this process ends. Survives an exec."""
+    """Let the kernel send signal `number` when the thread that started this process ends. This survives an exec.
+    Raise OSError."""
     if _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends."""
+    """Become the parent of every descendant whose own parent ends. Raise OSError."""
     if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
@@ -53,16 +54,16 @@ def relax() -> None:
 
 
 def table() -> Table:
-    """All processes that /proc shows now."""
+    """Return all processes that /proc shows now, by pid."""
     processes: Table = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 with open(f"/proc/{entry}/stat", "rb") as file:
-                    # The name stands in parentheses and may hold anything, spaces and parentheses too.
+                    # The name is in parentheses and may contain anything, spaces and parentheses too.
                     fields = file.read().rpartition(b")")[2].split()
             except OSError:
-                continue  # it ended meanwhile
+                continue  # It has ended in the meantime.
             pid = int(entry)
             parent, group, session = int(fields[1]), int(fields[2]), int(fields[3])
             processes[pid] = Process(pid, fields[0].decode(), parent, group, session, int(fields[19]))
@@ -70,7 +71,7 @@ def table() -> Table:
 
 
 def below(roots: Iterable[int], processes: Table) -> list[Process]:
-    """All descendants of `roots`, without the roots themselves."""
+    """Return all descendants of `roots`, without the roots themselves."""
     children: dict[int, list[Process]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process)
@@ -85,7 +86,8 @@ def below(roots: Iterable[int], processes: Table) -> list[Process]:
 
 
 def started_with(pid: int, variable: str) -> bool:
-    """Whether the process was executed with `variable` (NAME=value) in its environment. False when unreadable."""
+    """Return whether the process was executed with `variable` (NAME=value) in its environment. Return False if that
+    cannot be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return variable.encode() in file.read().split(b"\0")
@@ -94,7 +96,7 @@ def started_with(pid: int, variable: str) -> bool:
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
-    """Signals a process that may have ended."""
+    """Send a signal to a process, which may have ended already."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -102,6 +104,7 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def kill_group(group: int, number: int) -> None:
+    """Send a signal to a process group, which may have ended already."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
@@ -109,9 +112,10 @@ def kill_group(group: int, number: int) -> None:
 
 
 def kill_all(select: Callable[[Table], Iterable[Process]]) -> int:
-    """SIGKILL to all that `select` finds, again until it finds nobody new: a fork may outrun one look.
+    """Send SIGKILL to all processes that `select` returns, and repeat until it returns no new one, because a process
+    may fork in between.
 
-    Returns how many were killed. They may not be dead yet, but they run no more of their own code.
+    Return the number of processes. They may not be dead yet, but they run no more of their own code.
     """
     killed: set[tuple[int, int]] = set()
     while True:

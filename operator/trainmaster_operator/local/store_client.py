@@ -1,4 +1,4 @@
-"""`Cluster` over the unix socket of a StoreServer, for the operator and the kubelet of the local world."""
+"""`Cluster` over the unix socket of a StoreServer, for the operator and the kubelet of a local run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from trainmaster_operator.cluster.port import (
 )
 
 CALL_TIMEOUT_S = 10.0
-CONNECTIONS = 64  # watches hold one each; calls above it wait
-IDLE_CONNECTION_S = 1800.0  # less than the server's, so that no call meets a connection that is just being closed
+CONNECTIONS = 64  # Each watch holds one; calls beyond this number wait.
+IDLE_CONNECTION_S = 1800.0  # Shorter than the server's time, so that no call uses a connection that is being closed.
 
 
 class SocketCluster:
-    """Use it in the event loop that it was made in, and close it. Connections are kept and reused."""
+    """Use it in the event loop in which it was created, and close it. Connections are kept and reused."""
 
     def __init__(self, path: Path, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self.path = path
@@ -98,13 +98,13 @@ class SocketCluster:
         await self._call("evict", namespace=namespace, name=name)
 
     async def events_about(self, namespace: str, uid: str) -> Sequence[Object]:
-        return []  # the local kubelet tells all in the pod's status
+        return []  # The local kubelet reports everything in the pod's status.
 
     async def review_token(self, token: str, audience: str) -> TokenReview | None:
-        return None  # nobody issues tokens in the local world
+        return None  # No tokens are issued in a local run.
 
     async def bind(self, namespace: str, name: str, node: str) -> Object:
-        """Beyond the port: what a scheduler does."""
+        """Bind a pod to a node, as a scheduler does. This is not part of the port."""
         return await self._object("bind", namespace=namespace, name=name, node=node)
 
     async def _object(self, verb: str, **arguments: Any) -> Object:

@@ -1,4 +1,5 @@
-"""Trouble on purpose between the store and one of its clients: it refuses for a while, or a write is the last one."""
+"""Injected faults between the store and one of its clients: the store refuses calls for a while, or a given write is
+the last one."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ WRITES = ("create", "update", "update_status", "patch", "apply", "delete", "resi
 
 
 class Trouble:
+    """The injected faults of one store."""
+
     def __init__(self) -> None:
-        self.begins: list[Callable[[], None]] = []  # called when an outage begins: what is open breaks
+        self.begins: list[Callable[[], None]] = []  # Called when an outage begins, to end open watches.
         self._refuses_until = 0.0
         self._writes_left = 0
         self._then: Callable[[], Awaitable[None]] | None = None
@@ -21,24 +24,27 @@ class Trouble:
 
     @property
     def refuses(self) -> bool:
+        """True while calls are refused."""
         return asyncio.get_running_loop().time() < self._refuses_until
 
     def refuse_for(self, seconds: float) -> None:
+        """Refuse all calls for a number of seconds, and end open watches."""
         self._refuses_until = asyncio.get_running_loop().time() + seconds
         for break_off in self.begins:
             break_off()
 
     def after_writes(self, count: int, then: Callable[[], Awaitable[None]]) -> None:
-        """Call `then` when `count` more writes took effect, before the last one is answered."""
+        """Call `then` when `count` more writes have taken effect, before the last one is answered."""
         self._writes_left, self._then = count, then
 
     async def done(self, verb: str, arguments: dict[str, Any]) -> None:
-        """A call took effect. Leases and events are not counted: they come by the clock, not by what happens."""
+        """Record that a call took effect. Leases and events are not counted, because they depend on the time and not
+        on what happens to the job."""
         if self._then is None or verb not in WRITES or arguments.get("kind", POD) in (LEASE, EVENT):
             return
         self._writes_left -= 1
         if self._writes_left == 0:
             then, self._then = self._then, None
-            # The client's end cancels whoever serves it; what ends it must not be cut short by that.
+            # If the client ends, the handler that serves it is cancelled; `then` must run to its end in spite of that.
             self._under_way = asyncio.ensure_future(then())
             await asyncio.shield(self._under_way)

@@ -1,8 +1,9 @@
-"""The memory store behind a unix socket: the API server of the local world.
+"""The memory store behind a unix socket: the API server of a local run.
 
-POST /v1/<verb> with the verb's arguments as a JSON object; 200 with the result, or an error's code with
-{"reason", "message"}. A watch answers with a stream of JSON lines, {"type", "object"} each, the last one perhaps an
-error. Who can enter the socket's folder can do everything, so the folder must be the owner's alone.
+POST /v1/<verb> with the arguments as a JSON object; 200 with the result, or the code of an error with {"reason",
+"message"}. The answer to a watch is a stream of JSON lines, each with {"type", "object"}; the last one may be an error.
+Every user who can enter the socket's directory can do everything, so the directory must be accessible to its owner
+only.
 """
 
 from __future__ import annotations
@@ -17,25 +18,36 @@ from typing import Any
 
 from aiohttp import web
 
-from trainmaster_operator.cluster.port import ApiError, Invalid, Unavailable
+from trainmaster_operator.cluster.objects import bookmark
+from trainmaster_operator.cluster.port import BOOKMARK, ApiError, Invalid, Unavailable, WatchEvent
 from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.local.store_faults import Trouble
+from trainmaster_operator.local.watch_history import Cursor
 
 VERBS = ("list", "get", "create", "update", "update_status", "patch", "apply", "delete", "resize", "evict", "bind")
 
 BODY_LIMIT = 16 * 1024 * 1024
 KEEP_ALIVE_S = 3600.0
-BACKLOG = 1024  # connections that wait to be accepted: above it a client is refused at once
+BOOKMARK_EVERY_S = 60.0
+"""As of a real API server: a watch that is silent for minutes counts as dead in health checks and alerts."""
+BACKLOG = 1024  # Number of connections that may wait to be accepted; beyond it a client is refused at once.
 
 _MALFORMED = (TypeError, ValueError, KeyError, AttributeError)
 
 
 class StoreServer:
-    """Serves `store` until closed. The store may be used directly beside it, from the same event loop. `trouble`: what
-    whoever comes by this socket has to bear."""
+    """Serves `store` until closed. The same event loop may also use the store directly. `trouble`: injected faults
+    for the clients of this socket. `bookmark_every_s`: a watch gets a bookmark after so many seconds of silence."""
 
-    def __init__(self, store: MemoryStore, path: Path, trouble: Trouble | None = None) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        path: Path,
+        trouble: Trouble | None = None,
+        bookmark_every_s: float = BOOKMARK_EVERY_S,
+    ) -> None:
         self.store = store
+        self.bookmark_every_s = bookmark_every_s
         self.trouble = trouble or Trouble()
         self.trouble.begins.append(self._break_watches)
         self.path = path
@@ -43,7 +55,8 @@ class StoreServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Raises PermissionError when others may enter the folder, OSError when the path can't be bound."""
+        """Start serving. Raise PermissionError if others may enter the directory, OSError if the path cannot be
+        bound."""
         mode = stat.S_IMODE(self.path.parent.stat().st_mode)
         if mode & 0o077:
             raise PermissionError(f"{self.path.parent}: mode {mode:04o}; the store's folder must have mode 0700")
@@ -59,7 +72,7 @@ class StoreServer:
         os.chmod(self.path, 0o600)
 
     async def close(self) -> None:
-        """Ends all watches and removes the socket."""
+        """End all watches and remove the socket."""
         self._break_watches()
         if self._runner:
             await self._runner.cleanup()
@@ -115,9 +128,8 @@ class StoreServer:
         try:
             await response.prepare(request)
             while True:
-                await cursor.ready.wait()
                 try:
-                    events = cursor.take()
+                    events = await self._next(cursor)
                 except ApiError as error:
                     await response.write(_line(_described(error)))
                     return response
@@ -125,10 +137,20 @@ class StoreServer:
                     lines = [_line({"type": event.type, "object": event.object}) for event in events]
                     await response.write(b"".join(lines))
         except ConnectionError:
-            return response  # the watcher is gone
+            return response  # The client has closed the connection.
         finally:
             cursor.close()
             self._watches.discard(task)
+
+    async def _next(self, cursor: Cursor) -> list[WatchEvent]:
+        """What is new to a watch, or a bookmark if nothing is for a while. Raises Gone."""
+        try:
+            async with asyncio.timeout(self.bookmark_every_s):
+                await cursor.ready.wait()
+        except TimeoutError:
+            history = cursor.history
+            return [WatchEvent(BOOKMARK, bookmark(history.kind, str(history.latest())))]
+        return cursor.take()
 
     def _call(self, verb: str, act: Callable[..., Awaitable[Any]]) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:

@@ -20,10 +20,13 @@ from trainmaster_operator.cluster.port import (
     WatchEvent,
 )
 
-BOOKMARK_AFTER = 100  # events that a selector hid: a bookmark saves the watcher a relist after a reconnect
+# Number of events that a selector hid: a bookmark then saves the watcher a relist after a reconnect.
+BOOKMARK_AFTER = 100
 
 
 class Entry(NamedTuple):
+    """One change. `before`: the object before the change, or None."""
+
     version: int
     type: EventType
     object: Object
@@ -36,10 +39,10 @@ class History:
     def __init__(self, kind: str, window: int, latest: Callable[[], int]) -> None:
         self.kind = kind
         self.window = window
-        self.latest = latest  # the store's resourceVersion
-        self.horizon = latest()  # changes up to this version may be forgotten
+        self.latest = latest  # Returns the store's resourceVersion.
+        self.horizon = latest()  # Changes up to this version may be forgotten.
         self.entries: list[Entry] = []
-        self.first = 0  # the number of entries[0], counted from the store's start
+        self.first = 0  # The number of entries[0], counted from the start of the store.
         self.bookmarks = 0
         self.cursors: dict[Cursor, None] = {}
 
@@ -50,39 +53,42 @@ class History:
         self.wake()
 
     def forget(self, count: int) -> None:
+        """Forget the oldest `count` changes."""
         if count:
             self.horizon = self.entries[count - 1].version
             del self.entries[:count]
             self.first += count
 
     def compact(self) -> None:
-        """Forget everything: a watch from before now is Gone, also one that lags."""
+        """Forget everything: a watch from an earlier version raises Gone, and so does a cursor that is late."""
         self.forget(len(self.entries))
         self.horizon = self.latest()
         self.wake()
 
     def undone(self, changes: int) -> tuple[int, list[Entry]]:
-        """The version before the last `changes` changes, as far as they are known, and these changes, newest first."""
+        """Return the version before the last `changes` changes, as far as they are known, and these changes, newest
+        first."""
         last = self.entries[-changes:] if changes > 0 else []
         return (last[0].version - 1 if last else self.latest()), last[::-1]
 
     def bookmark(self) -> None:
-        """Every cursor will yield a bookmark after what it hasn't read yet."""
+        """Let every cursor return a bookmark after what it has not read yet."""
         self.bookmarks += 1
         self.wake()
 
     def wake(self) -> None:
+        """Wake every cursor."""
         for cursor in self.cursors:
             cursor.ready.set()
 
 
 class Cursor:
-    """One watcher's place in a history. Closing it frees the history of it."""
+    """One watcher's place in a history. Close it when it is no longer needed."""
 
     def __init__(
         self, history: History, version: int, namespace: str | None, labels: Labels | None, initial: list[Object]
     ) -> None:
-        """`initial` objects are yielded first, as ADDED. Raises Gone."""
+        """`initial` objects are returned first, as ADDED. Raise Gone."""
         if not history.horizon <= version <= history.latest():
             raise Gone(f"too old resource version: {version} ({history.horizon})")
         self.history = history
@@ -100,7 +106,8 @@ class Cursor:
         self.history.cursors.pop(self, None)
 
     def take(self) -> list[WatchEvent]:
-        """All that is new. Raises Gone when the history has forgotten something that this cursor hasn't read."""
+        """Return everything that is new. Raise Gone if the history has forgotten changes that this cursor has not
+        read."""
         self.ready.clear()
         history = self.history
         if self._next < history.first:
@@ -131,7 +138,7 @@ class Cursor:
         if after:
             return WatchEvent(ADDED, entry.object)
         if before:
-            # As the API server does: the last state that matched, under the version of the change.
+            # As on an API server: the last state that matched, with the version of the change.
             assert entry.before is not None
             last = entry.before
             metadata = {**last["metadata"], "resourceVersion": str(entry.version)}

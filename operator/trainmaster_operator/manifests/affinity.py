@@ -1,7 +1,7 @@
-"""On which nodes a pod may run, besides what its template says: away from some nodes, or all pods on one node.
+"""On which nodes a pod may run, in addition to its template: away from some nodes, or all pods of a job on one node.
 
-A pod is kept away from nodes by its affinity on a cluster where the operator may not taint nodes.
-Karpenter ignores a pod that names nodes in its affinity, so such a pod is replaced as soon as it finds no place
+A pod is kept away from nodes by its affinity on a cluster where the operator may not taint nodes. Karpenter ignores a
+pod that names nodes in its affinity, so such a pod is replaced as soon as it finds no place
 (`planning.placement.nodes.relax_avoidance`).
 """
 
@@ -13,13 +13,13 @@ from trainmaster_operator.manifests import object_names
 from trainmaster_operator.manifests.keyed_lists import Object
 
 HOSTNAME = "kubernetes.io/hostname"
-"""The label by which tools that make nodes understand it too; nodes by name they don't."""
+"""Tools that create nodes understand this label; they do not understand rules about node names."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def excludes_nodes(spec: Object) -> bool:
-    """Whether a pod's spec excludes nodes by name, as `away_from` does."""
+    """Return whether a pod's spec excludes nodes by name, as `away_from` does."""
     of_nodes = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     terms = (of_nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
     wanted = (one for term in terms for one in term.get("matchExpressions") or [])
@@ -27,7 +27,8 @@ def excludes_nodes(spec: Object) -> bool:
 
 
 def away_from(spec: Object, nodes: Sequence[str]) -> Object:
-    """The pod's spec, kept away from these nodes. Terms of a template are alternatives: each gets it."""
+    """Return the pod's spec with these nodes excluded. The terms of a template are alternatives, so each of them
+    gets the rule."""
     if not nodes:
         return spec
     elsewhere = {"key": HOSTNAME, "operator": "NotIn", "values": sorted(nodes)}
@@ -40,10 +41,9 @@ def away_from(spec: Object, nodes: Sequence[str]) -> Object:
 
 
 def with_all_pods(spec: Object, job: str) -> Object:
-    """Return the pod's spec, bound to the node where other pods of the job are.
-
-    A volume that only one node can mount needs it. The first pod may go anywhere: a
-    scheduler lets a pod that matches its own rule be the first. Pods that are being replaced don't count."""
+    """Return the pod's spec, bound to the node where other pods of the job are, for a volume that only one node can
+    mount. The first pod may use any node: a scheduler allows that for a pod that matches its own rule. Pods that are
+    being replaced do not count."""
     beside = {
         "labelSelector": {"matchLabels": {object_names.JOB: job, object_names.CURRENT: "true"}},
         "topologyKey": "kubernetes.io/hostname",

@@ -1,4 +1,4 @@
-"""The certificates by which agents know the operator: one ConfigMap for all jobs of a namespace."""
+"""The certificates by which agents recognise the operator: one ConfigMap for all jobs of a namespace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from trainmaster_operator.manifests.volumes import CA_KEY, CA_NAME
 
 
 def build_ca_bundle(namespace: str, bundle: str) -> Object:
-    """`bundle`: PEM, the current and the previous certificate. No job owns it: it outlives each of them."""
+    """Return the ConfigMap. `bundle`: PEM, the current and the previous certificate. No job owns it, so it stays
+    when a job is deleted."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -1,30 +1,27 @@
-"""What a pod needs on a Kubernetes cluster and a process of one machine doesn't: identity, storage, little privilege,
-and the agent in images that don't bring it."""
+"""What a pod needs on a Kubernetes cluster and a process on one machine does not: identity, storage, few privileges,
+and the agent in images that do not contain it."""
 
 from __future__ import annotations
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
-from trainmaster_operator.manifests import security, volumes
+from trainmaster_operator.manifests import resources, security, volumes
 from trainmaster_operator.manifests.keyed_lists import Object, joined
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 
 OWN_AGENT = ["python3", "-m", "trainmaster.agent"]
 BROUGHT_AGENT = ["python3", volumes.AGENT_PATH]
 TERMINATION_LOG = "/dev/termination-log"
-COPY_RESOURCES = {"cpu": "100m", "memory": "64Mi"}
-"""Of the init container: both requests and limits, so that a pod of the class Guaranteed stays one, and quotas that
-ask for numbers are content. It runs before the others, so its share adds nothing to theirs."""
 
 
 def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefaults) -> Object:
-    """The pod's spec, whose first container runs the ranks, completed."""
+    """Return the completed spec of a pod, whose first container runs the ranks."""
     main, *others = spec["containers"]
     ours = main["image"] == defaults.trainer_image
-    # Our own loop is part of an image that it runs in, and the agent with it.
+    # An image that runs the built-in trainer contains the agent too.
     brought = not ours and job.spec.framework is not Framework.TRAINMASTER
     wanted = [volumes.identity()]
-    if not spec.get("hostIPC"):  # then /dev/shm is the node's
+    if not spec.get("hostIPC"):  # With hostIPC, /dev/shm is that of the node.
         wanted.append(volumes.shared_memory(job))
     wanted += [mounted for mounted in (volumes.checkpoints(job), volumes.ram(job)) if mounted is not None]
     spec, main = (volumes.with_ram_counted(given, job) for given in (spec, main))
@@ -57,14 +54,15 @@ def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefault
     if context:
         main["securityContext"] = context
     if spec.get("hostNetwork"):
-        spec = {"dnsPolicy": "ClusterFirstWithHostNet", **spec}  # the operator has a name of the cluster's
+        # The address of the operator is a name of the cluster's DNS.
+        spec = {"dnsPolicy": "ClusterFirstWithHostNet", **spec}
     spec, main = volumes.with_volumes(spec, main, wanted)
     return {**spec, "containers": [main, *others]}
 
 
 def _cores(main: Object) -> list[Object]:
-    """The limit, else what was asked for: a node's other cores belong to other pods, and threads of ranks that get none
-    hold up all others."""
+    """Return the variable with the CPU limit of a container, or else its request. The other cores of a node belong
+    to other pods, and a rank with more threads than cores delays all others."""
     resources = main.get("resources") or {}
     for kind in ("limits", "requests"):
         if "cpu" in (resources.get(kind) or {}):
@@ -79,7 +77,7 @@ def _bringer(defaults: PodDefaults) -> Object:
         "name": mounted.volume["name"],
         "image": defaults.agent_image,
         "command": ["cp", "-r", f"{volumes.AGENT_PATH}/.", "/target/"],
-        "resources": {"requests": dict(COPY_RESOURCES), "limits": dict(COPY_RESOURCES)},
+        "resources": {"requests": dict(resources.INIT_CONTAINER), "limits": dict(resources.INIT_CONTAINER)},
         "securityContext": security.strictest(defaults.security),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": mounted.volume["name"], "mountPath": "/target"}],

@@ -1,8 +1,8 @@
 """What a run keeps from its beginning to its end: the spec, and the pod as it was rendered then.
 
-It is stored as a ControllerRevision of the job, whose name says what it holds: an operator that would make the same now
-need not ask for it. The live fields of the spec (see `api.spec_edits`) are stored too, for people; they are no part of
-the name, and nobody reads them.
+It is stored as a ControllerRevision of the job, whose name is derived from its content: an operator that would create
+the same now need not read it. The fields of the spec that apply at once (see `api.spec_edits`) are stored too, for
+people; they are not part of the name and no code reads them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ API_VERSION = "apps/v1"
 KIND = "ControllerRevision"
 HASH_LENGTH = 10
 MOST_BYTES = 1_000_000
-"""Of spec and pod as JSON. An API server's storage takes 1.5 MiB."""
+"""Maximum size of spec and pod as JSON, in bytes. The storage of an API server takes 1.5 MiB."""
 
 Render = Callable[[DistributedTrainingJob], Object]
-"""Makes what all pods of a job have in common (`pods.render_pod`), with this operator's images."""
+"""Returns the common part of all pods of a job (`pods.render_pod`), with this operator's images."""
 
 
 class TooLarge(Exception):
-    """A job that is too large to be kept."""
+    """The job is too large to be stored as a revision."""
 
 
 @dataclass(frozen=True)
 class Revision:
-    """`spec`: as the job had it. `pod`: with placeholders."""
+    """The content of a revision. `spec`: the spec of the job at that time. `pod`: with placeholders."""
 
     name: str
     spec: Object
@@ -44,8 +44,8 @@ class Revision:
 
 @dataclass(frozen=True)
 class Run:
-    """What is obeyed now: what the run keeps, with the live fields of the job's spec. `waiting`: paths of the edited
-    fields that the next run will have."""
+    """What a job uses now: the revision of its run, with the fields of the job's spec that apply at once. `waiting`:
+    paths of the edited fields that wait for the next run."""
 
     name: str
     spec: JobSpec
@@ -54,8 +54,8 @@ class Run:
 
 
 def revision_of(job: DistributedTrainingJob, spec: Object, render: Render, collisions: int = 0) -> Revision:
-    """Return the revision of a run that begins now. `spec`: the job's, as it is stored. `collisions`: how many of its
-    names are taken by something else."""
+    """Return the revision of a run that begins now. `spec`: the job's spec as it is stored. `collisions`: how many
+    of its names other objects have."""
     pod = render(job)
     digest = hashlib.sha256(_encoded([frozen(spec), _frozen_pod(pod)])).hexdigest()[:HASH_LENGTH]
     suffix = f"-{collisions}" if collisions else ""
@@ -63,7 +63,7 @@ def revision_of(job: DistributedTrainingJob, spec: Object, render: Render, colli
 
 
 def build_revision(job: DistributedTrainingJob, revision: Revision) -> Object:
-    """Return the object. Raises TooLarge."""
+    """Return the ControllerRevision object. Raise TooLarge if it does not fit."""
     data = {"spec": revision.spec, "pod": revision.pod}
     size = len(_encoded(data))
     if size > MOST_BYTES:
@@ -86,31 +86,31 @@ def build_revision(job: DistributedTrainingJob, revision: Revision) -> Object:
 
 
 def read_revision(found: Object) -> Revision:
-    """Raises KeyError when it is none of ours."""
+    """Return the revision in an object. Raise KeyError if the object has other content."""
     data = found["data"]
     return Revision(found["metadata"]["name"], data["spec"], data["pod"])
 
 
 def same_run(a: Revision, b: Revision) -> bool:
-    """Whether both keep the same, whatever their live fields are."""
+    """Return whether both have the same content, apart from the fields that apply at once."""
     return frozen(a.spec) == frozen(b.spec) and _frozen_pod(a.pod) == _frozen_pod(b.pod)
 
 
 def begun(job: DistributedTrainingJob, revision: Revision) -> Run:
-    """Return what a run obeys whose revision is what the job and this operator would make now."""
+    """Return the run of a revision that the job and this operator would create now."""
     return Run(revision.name, job.spec, revision.pod)
 
 
 def effective(kept: Revision, job: DistributedTrainingJob, spec: Object, render: Render, size: int) -> Run:
-    """Return what a run obeys that keeps `kept`, whatever was edited or upgraded since. `spec`: the job's, as it is
-    stored. `size`: how many pods have ranks now. Raises ValidationError when what is kept can't be understood."""
+    """Return the run of revision `kept`, whatever was edited or upgraded since. `spec`: the job's spec as it is
+    stored. `size`: number of pods with ranks now. Raise ValidationError if the revision is invalid here."""
     now, waiting = effective_spec(kept.spec, spec, size)
     live = render(job.model_copy(update={"spec": now}))
     return Run(kept.name, now, _with_live_resources(kept.pod, live), waiting)
 
 
 def _with_live_resources(pod: Object, live: Object) -> Object:
-    """The kept pod with CPU and memory as the other has them, and with what tells the agent of its cores."""
+    """Return the kept pod with the CPU and memory of `live`, and with its variable for the agent's cores."""
     spec = pod_with_resources(pod["spec"], live["spec"])
     main, *others = spec["containers"]
     cores = [variable for variable in live["spec"]["containers"][0]["env"] if _tells_cores(variable)]

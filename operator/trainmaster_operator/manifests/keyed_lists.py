@@ -1,4 +1,4 @@
-"""Lists of Kubernetes objects, whose entries have a key of their own."""
+"""Lists in Kubernetes objects whose entries have a key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Object = dict[str, Any]
 
 
 def joined(given: Iterable[Object] | None, ours: Iterable[Object], key: str = "name") -> list[Object]:
-    """`given` and then `ours`, without the given entries whose key one of ours has."""
+    """Return the entries of `given`, without those whose key is also in `ours`, followed by `ours`."""
     added = list(ours)
     taken = {entry[key] for entry in added}
     return [*(entry for entry in given or [] if entry.get(key) not in taken), *added]

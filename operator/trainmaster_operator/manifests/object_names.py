@@ -9,33 +9,36 @@ JOB = f"{GROUP}/job"
 ROLE = f"{GROUP}/role"
 SLOT = f"{GROUP}/slot"
 INCARNATION = f"{GROUP}/incarnation"
-REVISION = f"{GROUP}/revision"  # the name of the ControllerRevision that the pod is built from
+REVISION = f"{GROUP}/revision"  # The name of the ControllerRevision from which the pod is created.
 RESOURCES = f"{GROUP}/resources"
-"""Annotation of a pod: the CPU and memory that its job last asked for it. What the pod has may be another amount, which
-an autoscaler or an admission webhook has set."""
+"""Annotation of a pod: the CPU and memory that its job last asked for it. The pod may have other amounts, which an
+autoscaler or an admission webhook has set."""
 CURRENT = f"{GROUP}/current"
-"""The job's Service leads to pods that have it; a pod that is to be replaced loses it first."""
+"""Label by which the job's Service selects pods. A pod that is to be replaced loses it first."""
 
-NAME_LENGTH = 63  # of a DNS label, which hostnames and label values must be
+NAME_LENGTH = 63  # Maximum length of a DNS label, which hostnames and label values must not exceed.
 INCARNATION_DIGITS = 4
 
 
 def pod_name(job: str, role: str, slot: int | str, incarnation: int | str) -> str:
+    """Return the name of the pod of one slot and incarnation."""
     return f"{job}-{role}-{slot}-{incarnation}"
 
 
 def hostname(job: str, role: str, slot: int | str) -> str:
-    """The same for every incarnation of a slot."""
+    """Return the host name of a slot. It is the same for every incarnation."""
     return f"{job}-{role}-{slot}"
 
 
 def max_job_name_length(replicas: int, role: str = "worker") -> int:
-    """The longest name of a job whose pods' names fit into 63 characters for 9999 incarnations of each slot."""
+    """Return the greatest length of a job's name with which its pods' names fit into 63 characters, for 9999
+    incarnations of each slot."""
     longest = pod_name("", role, max(0, replicas - 1), 10**INCARNATION_DIGITS - 1)
     return NAME_LENGTH - len(longest)
 
 
 def owner(job: DistributedTrainingJob) -> dict[str, object]:
+    """Return the owner reference to a job."""
     return {
         "apiVersion": API_VERSION,
         "kind": JOB_KIND,

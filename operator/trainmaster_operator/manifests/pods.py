@@ -1,10 +1,10 @@
-"""The pod of a job: the user's template, with what is unset and harmless added.
+"""The pod of a job: the user's template with additions that cannot break it.
 
-Ours, whatever the template says: name, owner, our labels and variables, restartPolicy, hostname, subdomain, and the
-command of the first container, which is the agent's; the user's own command goes to the agent.
+The operator always sets the name, the owner, its own labels and variables, restartPolicy, hostname, subdomain, and the
+command of the first container, which starts the agent; the agent starts the user's own command.
 
-A pod is made in two steps. `render_pod` makes what all pods of a run have in common, with placeholders where they
-differ; it is kept while the run lasts. `fill_pod` makes the pod of one slot and incarnation from it.
+A pod is created in two steps. `render_pod` makes what all pods of a run have in common, with placeholders where they
+differ; the result is kept while the run lasts. `fill_pod` makes the pod of one slot and incarnation from it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from trainmaster_operator.manifests.pod_defaults import PodDefaults
 
 AGENT = ["python", "-m", "trainmaster.agent"]
 DEFAULT_CONTAINER = "trainer"
-RAM_RESERVE = 32  # one part in so many of the memory tier: files take whole pages
-PROGRAM_DIGITS = 16  # hexadecimal, of a SHA-256
-GRACE_RESERVE_S = 5  # of the pod's grace period: for the agent's own end, after its ranks'
+RAM_RESERVE = 32  # One 32nd of the memory tier is reserved, because files take whole pages.
+PROGRAM_DIGITS = 16  # Number of hexadecimal digits of a SHA-256.
+# Seconds of the pod's grace period that are reserved for the end of the agent, after that of its ranks.
+GRACE_RESERVE_S = 5
 
 
 SLOT, INCARNATION, OPERATOR_URL = "{slot}", "{incarnation}", "{operatorUrl}"
-"""Placeholders of a rendered pod. The operator's address is one: it may move while a run lasts."""
+"""Placeholders of a rendered pod. The operator's address is one of them, because it may change while a run lasts."""
 
 _FILLED = (environment.SLOT, environment.INCARNATION, environment.OPERATOR_URL)
-"""Variables of the first container that hold a placeholder."""
+"""Variables of the first container that contain a placeholder."""
 
 
 def render_pod(job: DistributedTrainingJob, role: str, defaults: PodDefaults) -> dict[str, Any]:
-    """Return what all pods of a role have in common. Nodes to keep away from are left out: they change in a run."""
+    """Return what all pods of a role have in common. Nodes to avoid are left out, because they change during a run."""
     template = copy.deepcopy(job.spec.workers.template)
     given = template.get("metadata") or {}
     spec = template.get("spec") or {}
@@ -83,10 +84,10 @@ def fill_pod(
     avoid: Sequence[str] = (),
     together: bool = False,
 ) -> dict[str, Any]:
-    """Return the pod of one slot and incarnation. Shares with `rendered` what is the same in all pods.
+    """Return the pod of one slot and incarnation. What is the same in all pods is shared with `rendered`.
 
-    `revision`: the name of what the run keeps, as a label and for its ranks to compare; "": none. `avoid`:
-    names of nodes to keep away from. `together`: all pods of the job must be on one node, whichever that is.
+    `revision`: the name of the run's revision, as a label and for its ranks to compare; "" if there is none. `avoid`:
+    names of nodes to avoid. `together`: all pods of the job must be on one node, whichever that is.
     """
     values = {SLOT: str(slot), INCARNATION: str(incarnation), OPERATOR_URL: defaults.operator_url}
 
@@ -110,7 +111,7 @@ def fill_pod(
     if revision:
         variables.append({"name": environment.REVISION, "value": revision})
     spec = {**spec, "hostname": filled(spec["hostname"]), "containers": [{**main, "env": variables}, *others]}
-    if together:  # a node that it avoids may be the one where the others are
+    if together:  # Nodes to avoid are ignored, because one of them may be the node of the other pods.
         spec = affinity.with_all_pods(spec, metadata["labels"][object_names.JOB])
     elif defaults.in_cluster:
         spec = affinity.away_from(spec, avoid)
@@ -118,7 +119,7 @@ def fill_pod(
 
 
 def _container(given: dict[str, Any], variables: list[dict[str, Any]], defaults: PodDefaults) -> dict[str, Any]:
-    """The container that runs the ranks. A variable of the user's with one of our names is replaced."""
+    """Return the container that runs the ranks. A variable of the user with one of our names is replaced."""
     ours = {variable["name"] for variable in variables}
     kept = [variable for variable in given.get("env") or [] if variable.get("name") not in ours]
     container = {
@@ -171,7 +172,7 @@ def _variables(job: DistributedTrainingJob, role: str, defaults: PodDefaults) ->
 
 
 def _program(spec: JobSpec) -> dict[str, str]:
-    """The variables that say what ranks run: the same text for the same program."""
+    """Return the variables that say what ranks run. They are the same for the same program."""
     if spec.framework is Framework.TRAINMASTER and (config := spec.training_config) is not None:
         return {environment.CONFIG: json.dumps(config.model_dump(mode="json"), separators=(",", ":"))}
     command = {environment.COMMAND: json.dumps(spec.command())}

@@ -1,4 +1,4 @@
-"""Resources of containers that can be changed while they run: CPU and memory, as numbers that can be compared."""
+"""CPU and memory of containers: the amounts that our own get, and those of a template as numbers to compare."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ from typing import NamedTuple
 from trainmaster_operator.api.checkpoint_memory import bytes_of, millis_of
 from trainmaster_operator.manifests.keyed_lists import Object
 
+INIT_CONTAINER = {"cpu": "100m", "memory": "64Mi"}
+"""Requests and limits of the init container that copies the agent. They are equal, so that a pod of class Guaranteed
+keeps its class and quotas that require numbers are satisfied. The init container runs before the others, so it adds
+nothing to their share."""
+
 
 class Amount(NamedTuple):
+    """A request or limit of one container."""
+
     container: str
-    kind: str  # requests or limits
-    resource: str  # cpu or memory
-    amount: int  # thousandths of a CPU, bytes
+    kind: str  # requests or limits.
+    resource: str  # cpu or memory.
+    amount: int  # Thousandths of a CPU, or bytes.
 
 
 _READ = {"cpu": millis_of, "memory": bytes_of}
 
 
 def amounts(containers: Sequence[Object]) -> tuple[Amount, ...]:
-    """What they request and are limited to. A request that is left out beside a limit is the limit, as the API server
-    has it."""
+    """Return the requests and limits of containers. If a request is left out and there is a limit, the request
+    equals the limit, as on the API server."""
     found = []
     for container in containers:
         resources = container.get("resources") or {}
@@ -36,8 +43,8 @@ def amounts(containers: Sequence[Object]) -> tuple[Amount, ...]:
 
 
 def changes(wanted: Sequence[Amount], asked: Sequence[Amount]) -> dict[str, Object]:
-    """The resources that containers have to be given, by their names: what is wanted now and was not `asked` before.
-    What isn't wanted stays as it is: somebody's defaults for the namespace, perhaps."""
+    """Return the resources to set, by name of the container: what is wanted now and was not `asked` before. Other
+    amounts stay as they are, because they may be defaults of the namespace."""
     made: dict[str, Object] = {}
     known = set(asked)
     for one in wanted:
@@ -48,12 +55,12 @@ def changes(wanted: Sequence[Amount], asked: Sequence[Amount]) -> dict[str, Obje
 
 
 def written(wanted: Sequence[Amount]) -> str:
-    """The text of the annotation `labels.RESOURCES`."""
+    """Return the text of the annotation `object_names.RESOURCES`."""
     return json.dumps(changes(wanted, ()), separators=(",", ":"))
 
 
 def read(text: str) -> tuple[Amount, ...]:
-    """What `written` wrote; nothing if the text is something else."""
+    """Return the amounts that `written` wrote; () if the text is something else."""
     try:
         known = json.loads(text)
         return amounts([{"name": name, "resources": resources} for name, resources in known.items()])

@@ -1,20 +1,35 @@
-"""How little a container may do. Our own images take the strictest profile that Kubernetes has ("restricted"); images
-of users get what `docker run` would give them too, and nothing that could break one, unless the installation asks for
-the restricted profile in them as well.
+"""The security context of containers. Our own images get the strictest profile that Kubernetes has ("restricted").
+Images of users get what `docker run` would give them and nothing that could break one, unless the installation requires
+the restricted profile for them too.
 
-What a template says, for the pod or for the container, stays as it is.
+What a template says, for the pod or for the container, is not changed.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from trainmaster_operator.manifests.keyed_lists import Object
-from trainmaster_operator.manifests.pod_defaults import PodSecurity
+
+USER = 65532
+"""The user of our images. Other "nonroot" images have the same."""
+
+
+@dataclass(frozen=True)
+class PodSecurity:
+    """The users as which containers run. `user`, `group`, `fs_group`: for containers with our images; None: the
+    cluster, as OpenShift does, or the image chooses. `restrict`: containers with images of users get what the Pod
+    Security Standard "restricted" requires."""
+
+    user: int | None = USER
+    group: int | None = USER
+    fs_group: int | None = USER
+    restrict: bool = False
 
 
 def strictest(wanted: PodSecurity) -> Object:
-    """The security context of a container with our image that asks for nothing."""
+    """Return the security context of a container with our image whose template sets nothing."""
     ids = {"runAsUser": wanted.user, "runAsGroup": wanted.group}
     return {
         "runAsNonRoot": True,
@@ -27,12 +42,13 @@ def strictest(wanted: PodSecurity) -> Object:
 
 
 def for_our_image(pod: Object, container: Object, wanted: PodSecurity) -> Object:
-    """The security context of a container with our image. `pod`: the template's, for all containers."""
+    """Return the security context of a container with our image. `pod`: the template's pod spec, which holds for all
+    containers."""
     given = container.get("securityContext") or {}
     made = strictest(wanted)
     both = {**(pod.get("securityContext") or {}), **given}
     if "runAsUser" in both or both.get("runAsNonRoot") is False:
-        # Another user is wished for, perhaps root: whoever says so knows its group too.
+        # The template wants another user, perhaps root, so it must set the group too.
         for name in ("runAsUser", "runAsGroup"):
             made.pop(name, None)
         if not both.get("runAsUser"):
@@ -41,9 +57,9 @@ def for_our_image(pod: Object, container: Object, wanted: PodSecurity) -> Object
 
 
 def for_their_image(pod: Object, container: Object, wanted: PodSecurity) -> Object:
-    """The security context of a container with a user's image, which may need root, set-uid programs, a writable root
-    or capabilities: none of that is taken away, unless the installation fills such images up to the restricted profile.
-    """
+    """Return the security context of a container with a user's image. It may need root, set-uid programs, a writable
+    root or capabilities, so none of these is removed, unless the installation requires the restricted profile for
+    such images."""
     given: Object = container.get("securityContext") or {}
     both = {**(pod.get("securityContext") or {}), **given}
     if wanted.restrict:
@@ -52,15 +68,15 @@ def for_their_image(pod: Object, container: Object, wanted: PodSecurity) -> Obje
 
 
 def filled_up(pod: Object, containers: list[Object], wanted: PodSecurity) -> list[Object]:
-    """Further containers of a template, with what the installation asks for in all images of users."""
+    """Return further containers of a template, with what the installation requires for all images of users."""
     if not wanted.restrict:
         return containers
     return [{**one, "securityContext": for_their_image(pod, one, wanted)} for one in containers]
 
 
 def of_volumes(pod: Object, wanted: PodSecurity) -> Object:
-    """The pod's security context, with volumes that the user of our image can write to. Where the cluster chooses the
-    user, it chooses that group too."""
+    """Return the pod's security context, with a group so that the user of our image can write to volumes. If the
+    cluster chooses the user, it chooses that group too."""
     given: Object = pod.get("securityContext") or {}
     if wanted.fs_group is None:
         return given
@@ -68,7 +84,8 @@ def of_volumes(pod: Object, wanted: PodSecurity) -> Object:
 
 
 def _restricted(given: Object, both: Object) -> Object:
-    """What the Pod Security Standard "restricted" asks of every container, where the template doesn't say it."""
+    """Return what the Pod Security Standard "restricted" requires of every container, where the template does not
+    set it."""
     made: Object = {
         "runAsNonRoot": True,
         "allowPrivilegeEscalation": False,
@@ -76,7 +93,8 @@ def _restricted(given: Object, both: Object) -> Object:
         "seccompProfile": _seccomp(),
     }
     if both.get("runAsUser") == 0:
-        made.pop("runAsNonRoot")  # a kubelet refuses the pair; a namespace that enforces the profile names the field
+        # A kubelet refuses this combination, and a namespace that enforces the profile then names the field.
+        made.pop("runAsNonRoot")
     filled = _added_to(given, both, made)
     if "capabilities" in given:
         filled["capabilities"] = {"drop": ["ALL"], **(given["capabilities"] or {})}
@@ -84,9 +102,10 @@ def _restricted(given: Object, both: Object) -> Object:
 
 
 def _added_to(given: Object, both: Object, made: Object) -> Object:
-    """`made` where neither the template's container (`given`) nor its pod (with it, `both`) says anything."""
+    """Return `given` with the fields of `made` that neither the template's container (`given`) nor its pod (`both`:
+    pod and container) sets."""
     if given.get("privileged") or "SYS_ADMIN" in _added(given):
-        made.pop("allowPrivilegeEscalation")  # the API server refuses the pair
+        made.pop("allowPrivilegeEscalation")  # The API server refuses this combination.
         made.pop("seccompProfile")
     return {**{k: v for k, v in made.items() if k not in both}, **given}
 

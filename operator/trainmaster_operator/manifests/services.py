@@ -1,4 +1,4 @@
-"""The headless Service of a job: gives every pod's hostname a DNS name."""
+"""The headless Service of a job, which gives every pod's hostname a DNS name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from trainmaster_operator.manifests import object_names
 
 
 def build_service(job: DistributedTrainingJob) -> dict[str, Any]:
-    """Without ports, and with names also for pods that aren't ready: ranks meet before anything is."""
+    """Return the Service. It has no ports, and it also publishes pods that are not ready, because ranks meet before
+    any pod is."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -1,4 +1,4 @@
-"""What a pod on a cluster mounts beside the template's own volumes."""
+"""What a pod on a cluster mounts in addition to the template's own volumes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARED_MEMORY_PATH = "/dev/shm"
 RAM_PATH = "/var/lib/trainmaster/ram"
 AUDIENCE = "trainmaster"
 TOKEN_SECONDS = 3600
-CA_NAME = "trainmaster-ca"  # a ConfigMap in each namespace with jobs
+CA_NAME = "trainmaster-ca"  # A ConfigMap in each namespace with jobs.
 CA_KEY = "ca.crt"
 
 WRITABLE_BY_MANY = "ReadWriteMany"
@@ -26,7 +26,7 @@ WRITABLE_BY_ONE_NODE = "ReadWriteOnce"
 
 @dataclass(frozen=True)
 class Mounted:
-    """`yields`: where the template mounts something at that path itself, that stays."""
+    """A volume and the path where it is mounted. `yields`: a mount of the template at that path is kept instead."""
 
     volume: Object
     path: str
@@ -35,7 +35,8 @@ class Mounted:
 
 
 def identity() -> Mounted:
-    """A token that only our operator takes, and the certificates by which the agent knows the operator."""
+    """Return the volume with a token that only our operator accepts, and the certificates by which the agent
+    recognises the operator."""
     token = {"audience": AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
     bundle = {"name": CA_NAME, "items": [{"key": CA_KEY, "path": CA_KEY}], "optional": False}
     sources = [{"serviceAccountToken": token}, {"configMap": bundle}]
@@ -43,6 +44,7 @@ def identity() -> Mounted:
 
 
 def identity_environment() -> dict[str, str]:
+    """Return the variables that tell the agent where these files are."""
     return {
         environment.TOKEN_FILE: f"{IDENTITY_PATH}/token",
         environment.CA_FILE: f"{IDENTITY_PATH}/{CA_KEY}",
@@ -50,12 +52,12 @@ def identity_environment() -> dict[str, str]:
 
 
 def agent() -> Mounted:
-    """Where an init container puts the agent for images that don't have it."""
+    """Return the volume into which an init container copies the agent for images that do not contain it."""
     return Mounted({"name": "trainmaster-agent", "emptyDir": {}}, AGENT_PATH, read_only=True)
 
 
 def scratch() -> list[Mounted]:
-    """What is writable beside a read-only root."""
+    """Return the directories that are writable although the root is read-only."""
     return [
         Mounted({"name": "trainmaster-tmp", "emptyDir": {}}, TMP_PATH, yields=True),
         Mounted({"name": "trainmaster-home", "emptyDir": {}}, HOME_PATH, yields=True),
@@ -63,10 +65,10 @@ def scratch() -> list[Mounted]:
 
 
 def shared_memory(job: DistributedTrainingJob) -> Mounted:
-    """/dev/shm with a size: a container's own has 64 MB, and data loaders die of it with a bus error.
+    """Return a larger /dev/shm: that of a container has 64 MB, and data loaders die of it with a bus error.
 
     What is written there is memory of the container and counts towards its limit already, so the template's requests
-    and limits stay as they are.
+    and limits are not changed.
     """
     workers = job.spec.workers
     size = workers.sharedMemory or f"{workers.ranksPerPod}Gi"
@@ -75,6 +77,7 @@ def shared_memory(job: DistributedTrainingJob) -> Mounted:
 
 
 def checkpoints(job: DistributedTrainingJob) -> Mounted | None:
+    """Return the volume for checkpoints, or None if the job has none."""
     spec = job.spec.checkpoint
     if spec.volume is None:
         return None
@@ -86,7 +89,8 @@ def checkpoints(job: DistributedTrainingJob) -> Mounted | None:
 
 
 def ram(job: DistributedTrainingJob) -> Mounted | None:
-    """Memory for checkpoints, apart from /dev/shm: a data loader that fills that must not cost a checkpoint.
+    """Return the memory volume for checkpoints, or None if there is none. It is separate from /dev/shm, so that a data
+    loader that fills /dev/shm does not cost a checkpoint.
 
     It outlives the container's processes and ends with the pod.
     """
@@ -97,16 +101,17 @@ def ram(job: DistributedTrainingJob) -> Mounted | None:
 
 
 def ram_environment(job: DistributedTrainingJob) -> dict[str, str]:
+    """Return the variable that tells the agent where the memory volume is."""
     return {environment.RAM_DIR: RAM_PATH} if job.spec.ram_bytes else {}
 
 
 def with_ram_counted(given: Object, job: DistributedTrainingJob) -> Object:
-    """`given`, a container or a pod's spec, with the memory tier added to the memory that its resources name.
+    """Return `given`, a container or a pod's spec, with the memory tier added to its memory request and limit.
 
-    What is written to a memory volume is memory of the container that writes it. A limit that was measured for the
-    training alone would be exceeded at the worst moment, when survivors save; a request that leaves the volume out
-    lets the scheduler promise the same memory twice. A request or limit that the template doesn't give stays absent:
-    a request that is left out beside a limit follows the limit, so a Guaranteed pod stays Guaranteed.
+    What is written to a memory volume is memory of the container that writes it. A limit that was measured for training
+    alone would be exceeded at the worst moment, when survivors save; a request without the volume would let the
+    scheduler promise the same memory twice. A request or limit that the template leaves out stays absent: a request
+    that is left out follows the limit, so a Guaranteed pod stays Guaranteed.
     """
     resources = given.get("resources") or {}
     raised = {}
@@ -119,8 +124,8 @@ def with_ram_counted(given: Object, job: DistributedTrainingJob) -> Object:
 
 
 def claim_problem(claim: Object, pods: int) -> str:
-    """Why `pods` pods can't share this PersistentVolumeClaim for their checkpoints; "" when they can, if need be all on
-    one node."""
+    """Return why this number of pods cannot share the PersistentVolumeClaim for their checkpoints; "" if they can,
+    perhaps only all on one node."""
     name, modes = claim["metadata"]["name"], _modes(claim)
     if WRITABLE_BY_MANY in modes or WRITABLE_BY_ONE_NODE in modes:
         return ""
@@ -138,7 +143,7 @@ def claim_problem(claim: Object, pods: int) -> str:
 
 
 def serves_one_node(claim: Object) -> bool:
-    """Whether all pods that mount this PersistentVolumeClaim must be on one node."""
+    """Return whether all pods that mount this PersistentVolumeClaim must be on one node."""
     modes = _modes(claim)
     return WRITABLE_BY_ONE_NODE in modes and WRITABLE_BY_MANY not in modes
 
@@ -150,7 +155,7 @@ def _modes(claim: Object) -> list[str]:
 
 
 def with_volumes(pod: Object, container: Object, wanted: list[Mounted]) -> tuple[Object, Object]:
-    """The pod's spec and its container with what is wanted mounted into it."""
+    """Return the pod's spec and its container with the wanted volumes mounted."""
     mounts = container.get("volumeMounts") or []
     theirs = {str(mount.get("mountPath", "")).rstrip("/") for mount in mounts}
     added = [mounted for mounted in wanted if not (mounted.yields and mounted.path in theirs)]

@@ -107,7 +107,7 @@ class PodTokens:
     def _by_session(self, text: str, known: Known) -> Admission:
         session = unseal(text, self._session_key(), self._clock.now())
         if session is None:
-            raise Refused(401, "this session is not valid, or no longer")
+            raise Refused(401, "this session is not valid or has expired")
         identity = _identity(known.pods, session.identity.namespace, session.pod, session.identity.pod_uid)
         if identity == session.identity:
             return Admission(identity)
@@ -144,19 +144,19 @@ class PodTokens:
         else:
             wait_s = self._other_reviews.take(now)
         if wait_s:
-            raise Refused(429, "too many tokens came to be reviewed", max(wait_s, COME_AGAIN_S))
+            raise Refused(429, "too many tokens are waiting for a review", max(wait_s, COME_AGAIN_S))
 
     async def _review(self, token: str) -> TokenReview | None:
         try:
             async with asyncio.timeout(REVIEW_WAIT_S):
                 await self._reviewing.acquire()
         except TimeoutError:
-            raise Refused(503, "too many tokens wait for the API server", COME_AGAIN_S) from None
+            raise Refused(503, "too many tokens are waiting for a review", COME_AGAIN_S) from None
         try:
             return await self._cluster.review_token(token, AUDIENCE)
         except ApiError as error:
             log.warning("a token could not be reviewed: %s", error)
-            raise Refused(503, "the API server can't tell now whose token this is") from None
+            raise Refused(503, "the API server could not review this token; try again") from None
         finally:
             self._reviewing.release()
 
@@ -183,7 +183,9 @@ class PodTokens:
         except Forbidden:
             raise Refused(403, "this operator serves other namespaces") from None
         except ApiError as error:
-            raise Refused(503, f"the API server can't tell now whose pod that is: {error}") from None
+            raise Refused(
+                503, f"the operator could not read this pod from the API server; try again: {error}"
+            ) from None
         if obj["metadata"]["uid"] != review.pod_uid:
             raise Refused(401, "the pod of this token is gone")
         if owning_job(obj) is None:

@@ -63,47 +63,38 @@ class _Soon(asyncio.Handle):
     them."""
 
     __slots__ = ()
+    _repr = None  # Class attributes in place of the fields that asyncio sets in each handle for its debug mode.
+    _source_traceback = None
 
     def __init__(
-        self,
-        callback: Callable[..., object],
-        args: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context | None = None,
+        self, callback: Callable[..., object], args: Sequence[Any], context: contextvars.Context | None = None
     ) -> None:
         self._callback = callback
         self._args = args
-        self._loop = loop
         self._context = contextvars.copy_context() if context is None else context
         self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
 
 
 class _Later(_Soon, asyncio.TimerHandle):
     __slots__ = ()
+    _scheduled = False  # The heap drops a cancelled timer when its time comes.
 
     def __init__(
         self,
         when: float,
         callback: Callable[..., object],
         args: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
         context: contextvars.Context | None = None,
     ) -> None:
         self._callback = callback
         self._args = args
-        self._loop = loop
         self._context = contextvars.copy_context() if context is None else context
         self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
         self._when = when
-        self._scheduled = False  # The heap drops a cancelled timer when its time comes.
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = self._args = None  # type: ignore[assignment]
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -136,7 +127,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = _Soon(callback, args, self, context)
+        handle = _Soon(callback, args, context)
         self._ready.append(handle)
         return handle
 
@@ -144,7 +135,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         when = self.clock.elapsed + delay
-        timer = _Later(when, callback, args, self, context)
+        timer = _Later(when, callback, args, context)
         self._timers_set += 1
         heappush(self._timers, (when, self._timers_set, timer))
         return timer
@@ -152,7 +143,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = _Later(when, callback, args, self, context)
+        timer = _Later(when, callback, args, context)
         self._timers_set += 1
         heappush(self._timers, (when, self._timers_set, timer))
         return timer

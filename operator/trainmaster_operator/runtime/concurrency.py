@@ -1,4 +1,4 @@
-"""Simultaneous calls of the API server."""
+"""Coroutines that run at the same time: a limited number of calls of the API server, and tasks that belong together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def run_all(calls: Iterator[Awaitable[None]], count: int) -> None:
 
 
 async def until_one_ends(*works: Coroutine[Any, Any, Any]) -> None:
-    """Runs them side by side until the first ends, ends the others, and raises what the first raised."""
+    """Run all of them until the first one ends, cancel the others, and raise what the first one raised."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -32,7 +32,8 @@ from trainmaster_operator.cluster.kubernetes_nodes import KubernetesNodes
 from trainmaster_operator.cluster.port import ApiError
 from trainmaster_operator.control.event_loop import TurnLoop
 from trainmaster_operator.control.http_server import ControlServer
-from trainmaster_operator.manifests.pod_defaults import USER, PodDefaults, PodSecurity
+from trainmaster_operator.manifests.pod_defaults import PodDefaults
+from trainmaster_operator.manifests.security import USER, PodSecurity
 from trainmaster_operator.runtime import crd_age
 from trainmaster_operator.runtime.authenticators import PodTokens
 from trainmaster_operator.runtime.clock import RealClock
@@ -324,16 +325,43 @@ def parser() -> argparse.ArgumentParser:
         metavar="IP",
         help="address of this replica, which other replicas give to agents",
     )
-    add("--control-port", type=int, default=8443, metavar="PORT", help="for agents (default: 8443)")
-    add("--health-port", type=int, default=8080, metavar="PORT", help="for probes (default: 8080)")
-    add("--metrics-port", type=int, default=8444, metavar="PORT", help="for scrapers, over HTTPS (default: 8444)")
-    add("--plain-metrics", action="store_true", help="serve metrics to everybody, over HTTP on the port for probes")
-    add("--operator-url", required=True, metavar="URL", help="URL of the replicas' Service, for agents")
-    add("--trainer-image", default=PodDefaults.trainer_image, metavar="IMAGE", help="for pods that name none")
-    add("--agent-image", default=PodDefaults.agent_image, metavar="IMAGE", help="brings the agent into users' images")
+    add(
+        "--control-port",
+        type=int,
+        default=8443,
+        metavar="PORT",
+        help="port of the control channel, for agents (default: 8443)",
+    )
+    add("--health-port", type=int, default=8080, metavar="PORT", help="port for probes (default: 8080)")
+    add(
+        "--metrics-port", type=int, default=8444, metavar="PORT", help="port of the metrics, over HTTPS (default: 8444)"
+    )
+    add(
+        "--plain-metrics",
+        action="store_true",
+        help="serve metrics without authentication, over HTTP, on the port for probes",
+    )
+    add(
+        "--operator-url",
+        required=True,
+        metavar="URL",
+        help="URL of the operator's Service, at which agents reach it",
+    )
+    add(
+        "--trainer-image",
+        default=PodDefaults.trainer_image,
+        metavar="IMAGE",
+        help="image of the first container of a job that names no image",
+    )
+    add(
+        "--agent-image",
+        default=PodDefaults.agent_image,
+        metavar="IMAGE",
+        help="image that copies the agent into pods with users' images",
+    )
     for name, words in (
-        ("user", "user as whom containers with our images run in jobs' pods"),
-        ("group", "group of that user"),
+        ("user", "user ID of the containers in job pods that use Trainmaster's images"),
+        ("group", "group ID of these containers"),
         ("fs-group", "group that owns the volumes of these pods"),
     ):
         help = f"{words}; {ANY}: chosen by the cluster or the image (default: {USER})"
@@ -343,8 +371,8 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="give containers with users' images what the Pod Security Standard restricted asks for",
     )
-    add("--watch-namespace", metavar="NS", help="jobs of this namespace only (default: of all)")
-    add("--kubeconfig", metavar="FILE", help="(default: the pod's own service account)")
+    add("--watch-namespace", metavar="NS", help="watch only the jobs of this namespace (default: all namespaces)")
+    add("--kubeconfig", metavar="FILE", help="kubeconfig file (default: the pod's own service account)")
     add(
         "--tls-dir",
         type=Path,
@@ -356,19 +384,19 @@ def parser() -> argparse.ArgumentParser:
         type=_lease_seconds,
         default=15,
         metavar="S",
-        help="seconds after which a dead leader is replaced (default: 15)",
+        help="number of seconds after which a leader that no longer renews its lease is replaced (default: 15)",
     )
     add(
         "--taint-nodes",
         action="store_true",
-        help="taint suspect nodes; this needs the right to get, list and patch nodes",
+        help="taint nodes on which jobs failed; this needs the rights to get, list and patch nodes",
     )
     add(
         "--list-nodes",
         action="store_true",
         help="notice new nodes for waiting jobs; this needs the right to list nodes",
     )
-    add("--no-job-metrics", dest="job_metrics", action="store_false", help="export no metrics of single jobs")
+    add("--no-job-metrics", dest="job_metrics", action="store_false", help="do not export metrics of single jobs")
     add(
         "--finished-metrics-seconds",
         type=_seconds,

@@ -406,7 +406,7 @@ class Operator:
         try:
             await self.reconciler.quarantine(key, reason, words_of(error))
         except ApiError as refusal:
-            log.warning("%s: could not be told of its error: %s", key, refusal)
+            log.warning("%s: its error could not be reported: %s", key, refusal)
 
     def _tell(self, key: JobKey, error: Exception) -> None:
         record = self.jobs.get(key)

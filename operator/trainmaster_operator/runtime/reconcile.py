@@ -1,4 +1,5 @@
-"""One pass over one job: observe, plan, write the status, or act. This is the only place that does I/O for a job.
+"""One pass over one job: observe, plan, write the status, or act. The parts of a pass that do I/O are here and in
+job_pass/.
 
 The intent comes first: whatever a plan changes in the status is written before anything else, with the resourceVersion
 for which the plan was made. Then the next turn reads the cache, which holds the reply to that write, and does what the
@@ -69,7 +70,7 @@ from trainmaster_operator.runtime.observability.runtime_conditions import (
 
 log = logging.getLogger(__name__)
 
-MAX_TURNS = 16  # a plan that still wants changes after so many looks is not converging
+MAX_TURNS = 16  # Maximum number of turns in one pass. A plan that still wants changes after that does not converge.
 
 
 class InvalidJob(Exception):
@@ -132,8 +133,9 @@ class Reconciler:
         self._looks = looks
         self._ledger = ledger
         self._node_taints = node_taints
-        self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
-        self._refused_condition: dict[JobKey, str] = {}  # uids of jobs whose status takes no NeedsMigration
+        # The version of the job and the epoch of the directives that agents get.
+        self._published: dict[JobKey, tuple[str, int]] = {}
+        self._refused_condition: dict[JobKey, str] = {}  # Uids of jobs whose status cannot take NeedsMigration.
         self._refusals = Refusals(clock)
         self._rivals = Rivals(clock)
         self._observer = JobObserver(
@@ -169,6 +171,7 @@ class Reconciler:
         )
 
     def leads_from_now(self) -> None:
+        """Record that this operator begins to lead."""
         self._observer.leads_from_now()
         self._surroundings.leads_from_now()
 
@@ -204,7 +207,7 @@ class Reconciler:
                 self._ledger.learn(record, observed.pods)
             await self._service.serve(record, observed)
             if self._publish(record, observed):
-                await asyncio.sleep(0)  # polls that it woke are answered before the next look
+                await asyncio.sleep(0)  # Polls that it woke are answered before the next turn.
             decision = self._policies.plan(record.job.spec, record.status, observed, self._clock.now())
             wait_s = await self._write_status(record, decision)
             if wait_s is None or await self._act(record, observed, decision, kept.run):
@@ -216,7 +219,7 @@ class Reconciler:
             if news or await self._tell_standing(record, observed):
                 continue
             return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service.due_s(record)))
-        raise NotConverging(f"{MAX_TURNS} looks in a row wanted a write")
+        raise NotConverging(f"{MAX_TURNS} passes in succession changed the status again")
 
     async def bundle_changed(self) -> None:
         """Write the operator's certificates into every namespace with an unfinished job. It costs nothing where they
@@ -243,6 +246,7 @@ class Reconciler:
         await self._write_raw(record, set_reconcile_error(record.raw, reason, message, self._clock.now()))
 
     def forget(self, key: JobKey) -> None:
+        """Forget everything about a job that is gone."""
         self._fleet.forget(key)
         self._budget.forget(key)
         self._published.pop(key, None)
@@ -288,13 +292,13 @@ class Reconciler:
         known = self._jobs.get(record.key)
         if known is None or known.uid != record.uid:
             return False
-        record = known  # this pass may have written progress
+        record = known  # This pass may have written progress.
         standing, event = self._service.refusals.of(record.key, record.uid), "ServiceRefused"
         words = f"its pods have no DNS names: {standing.message}" if standing is not None else ""
         refusal, status = observed.refusal, record.status
         if standing is None and refusal is not None and status.roundStore and not _rests(status.phase):
             standing, event = refusal, "PodsRefused"
-            words = f"pods beside those that train can't be created: {standing.message}"
+            words = f"pods without ranks cannot be created: {standing.message}"
         if standing is None:
             if all(condition.type != RECONCILE_ERROR for condition in record.status.conditions):
                 return False
@@ -344,7 +348,7 @@ class Reconciler:
         if new is old or new == old:
             return float("inf")
         if new.phase.finished:
-            new = without_reconcile_error(new)  # no further pass may come
+            new = without_reconcile_error(new)  # No further pass may come.
         only_progress = not decision.intent
         if only_progress:
             wait_s = self._budget.wait_s(record.key)
@@ -352,7 +356,7 @@ class Reconciler:
                 return wait_s
         if new.revision and (new.revision, new.startTime) != (old.revision, old.startTime):
             await self._revisions.keep(record, new)
-            self._refusals.forget(record.key)  # the pods that were refused are no more wanted
+            self._refusals.forget(record.key)  # The pods that were refused are no longer wanted.
         self._leader.check()
         self._budget.spend(record.key, counts=only_progress)
         self._metrics.writes.labels("progress" if only_progress else "intent").inc()
@@ -364,11 +368,11 @@ class Reconciler:
         known = self._jobs.wrote(written)
         published = self._published.get(record.key)
         if only_progress and published is not None and published[0] == record.version:
-            # Directives don't tell progress.
+            # Directives do not contain progress.
             self._published[record.key] = (written["metadata"]["resourceVersion"], published[1])
         if known is not None and decision.events:
             self._events.emit(known, decision.events)
-        # Nothing follows from progress. While thousands of agents report, each look at a job would find more of it.
+        # Nothing follows from progress. While thousands of agents report, each turn would find more of it.
         return float("inf") if only_progress and not (decision.create or decision.delete) else None
 
     # -- act
@@ -390,7 +394,7 @@ class Reconciler:
         if decision.create:
             await self._pod_writes.create_all(record, decision.create, run)
         elif observed.refusal is not None and observed.refusal.again_in_s <= 0:
-            self._refusals.forget(record.key)  # what was refused is wanted no more
+            self._refusals.forget(record.key)  # The pods that were refused are no longer wanted.
         return bool(decision.delete or decision.create)
 
     async def _delete_job(self, record: JobRecord) -> None:
@@ -409,5 +413,6 @@ def _rests(phase: JobPhase) -> bool:
 
 
 def _sooner(a: float | None, b: float) -> float | None:
+    """Return the smaller of two waits in seconds; None if there is none."""
     soonest = b if a is None else min(a, b)
     return None if soonest == float("inf") else soonest

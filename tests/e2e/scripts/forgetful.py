@@ -5,6 +5,7 @@ import os
 
 import torch
 import torch.distributed as dist
+import uncompiled  # noqa: F401  spares the import of its compiler
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

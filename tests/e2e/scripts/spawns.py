@@ -1,4 +1,4 @@
-"""A script that starts ranks of its own and lets them meet at an address of its own. Knows nothing of Trainmaster."""
+"""A script that starts a rank of its own and meets it at an address of its own. Knows nothing of Trainmaster."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ def work(rank: int, port: int) -> None:
     total = torch.ones(1)
     dist.all_reduce(total)
     if rank == 0:
-        print(f"{int(total)} spawned ranks met", flush=True)
+        print(f"{int(total)} ranks met, one of them spawned", flush=True)
     dist.destroy_process_group()
 
 
@@ -23,4 +23,8 @@ if __name__ == "__main__":
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(work, args=(port,), nprocs=2)
+    spawned = mp.get_context("spawn").Process(target=work, args=(1, port))
+    spawned.start()
+    work(0, port)
+    spawned.join()
+    raise SystemExit(spawned.exitcode)

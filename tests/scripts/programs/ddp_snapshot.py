@@ -4,6 +4,7 @@ import hashlib
 import os
 
 import torch
+import uncompiled  # noqa: F401  spares the import of its compiler
 from torch.distributed import destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,1 +1,1 @@
-"""The agent: supervisor of one pod's ranks, and the zygote that they are forked from. Standard library only."""
+"""The agent: the supervisor of one pod's ranks, and the zygote that ranks are forked from. Standard library only."""

@@ -1,5 +1,5 @@
-"""`python -m trainmaster.agent`: the supervisor of one pod. With `fault JSON` or `profile STEPS`: a request to the one
-that runs."""
+"""`python -m trainmaster.agent`: the supervisor of one pod. With `fault JSON` or `profile STEPS`, it sends a request to
+the supervisor that runs in this pod."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def main() -> int:
 
 
 def request_profile(words: list[str]) -> int:
-    """Lay a request down for rank 0 of this pod, and print what becomes of it. Return the exit code.
+    """Write a request for rank 0 of this pod, and print what happens to it. Return the exit code.
 
-    Anybody who may run a command in the pod may ask.
+    Anybody who may run a command in the pod may call this.
     """
     try:
         steps = int(words[0])

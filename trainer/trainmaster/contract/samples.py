@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _UNITS = {"images": "images", "arrays": "images"}
-"""By the source of the data. All others give tokens."""
+"""The unit of the samples of a data source. All other sources give tokens."""
 
 
 def unit_of(source: str) -> str:

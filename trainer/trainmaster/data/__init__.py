@@ -1,8 +1,8 @@
 """Data sources whose order is a pure function of (seed, samples consumed, slot of the batch).
 
-A batch of a step has as many slots as `batch.global`; slot s of a step that starts after `consumed` samples holds
-sample `consumed + s` of the endless sequence of epochs. So any world size sees the same samples, and one integer
-resumes it. Positions that are left out (`skips`) are passed over. Importing this package imports neither torch nor
+The batch of a step has `batch.global` slots. Slot s of a step that starts after `consumed` samples holds sample
+`consumed + s` of the endless sequence of epochs. So every world size sees the same samples, and one integer is enough
+to resume. Positions that are left out (`skips`) are passed over. The import of this package imports neither torch nor
 numpy; `build` does.
 """
 
@@ -33,14 +33,15 @@ SOURCES: dict[str, type[WindowOptions | LabelledOptions]] = {
 
 
 def validate(config: DataConfig) -> WindowOptions | LabelledOptions:
-    """The source's options, checked. Raises ConfigError in words."""
+    """Return the source's options. Raises ConfigError, in a sentence, for a source or an option that is not known."""
     if config.source not in SOURCES:
         raise ConfigError(unknown("data.source", config.source, SOURCES))
     return read(SOURCES[config.source], config.options, "data.options")
 
 
 def find(config: DataConfig) -> files.Text | tokens.Tokens | Labelled:
-    """What the source's windows are cut from. Raises ConfigError, or DataError when it isn't there."""
+    """Return the data that samples are taken from. Raises ConfigError for the options, and DataError for missing
+    data."""
     options = validate(config)
     if isinstance(options, LabelledOptions):
         from trainmaster.data import labelled
@@ -53,8 +54,10 @@ def find(config: DataConfig) -> files.Text | tokens.Tokens | Labelled:
 
 
 def check(config: TrainingConfig, found: files.Text | tokens.Tokens | Labelled) -> int:
-    """How many windows the data has. Raises DataError when they don't fill a global batch, or the model doesn't know
-    its tokens."""
+    """Return the number of windows of the data.
+
+    Raises DataError if they do not fill a global batch, or if the model does not know the data's tokens.
+    """
     model, global_batch = facts_of(config.model), config.batch.global_
     masked = objective(config) == "MaskedTokens"
     if not isinstance(found, files.Text | tokens.Tokens):
@@ -80,7 +83,7 @@ def check(config: TrainingConfig, found: files.Text | tokens.Tokens | Labelled) 
 
 
 def objective(config: TrainingConfig) -> Objective:
-    """What the samples are for. Raises ConfigError if it isn't what the model is made for."""
+    """Return what the samples are used for. Raises ConfigError if the model is not made for it."""
     options, model = validate(config.data), facts_of(config.model)
     if isinstance(options, LabelledOptions) != (model.objective == "Class"):
         right = "images or arrays" if model.objective == "Class" else "text or tokens"
@@ -97,7 +100,8 @@ def objective(config: TrainingConfig) -> Objective:
 
 
 def build(config: TrainingConfig) -> Source:
-    """The source of `config.data`. Raises ConfigError, or DataError for data that can't fill a global batch."""
+    """Return the source of `config.data`. Raises ConfigError, and DataError for data that cannot fill a global
+    batch."""
     asked = objective(config)
     options, model, found = validate(config.data), facts_of(config.model), find(config.data)
     samples = check(config, found)

@@ -1,4 +1,4 @@
-"""Where a run stands in its data: what a checkpoint says of it, and whether a run can go on from there."""
+"""The position of a run in its data: what a checkpoint says about it, and whether a run can continue from there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainmaster.errors import DataError
 
 
 def write(source: Source, consumed: int) -> dict[str, Any]:
-    """What a checkpoint says, after `consumed` samples."""
+    """Return the position after `consumed` samples, as a checkpoint holds it."""
     return {
         "kind": source.kind,
         "version": source.version,
@@ -22,7 +22,7 @@ def write(source: Source, consumed: int) -> dict[str, Any]:
 
 
 def read(source: Source, cursor: Mapping[str, Any], checkpoint: str) -> int:
-    """Samples consumed by the checkpoint. Raises DataError if they were samples of other data."""
+    """Return the number of samples consumed by the checkpoint. Raises DataError if they were samples of other data."""
     if not cursor:
         return 0  # weights from elsewhere, which have seen none of our data
     for key, now in (("kind", source.kind), ("version", source.version)):
@@ -31,6 +31,6 @@ def read(source: Source, cursor: Mapping[str, Any], checkpoint: str) -> int:
     if cursor.get("fingerprint") != source.fingerprint:
         raise DataError(
             f"the data has changed since {checkpoint} was made: its order can't be continued. "
-            f"Restore the data, or start anew from these weights in another folder"
+            f"Restore the data, or start a new run from these weights in another folder"
         )
     return int(cursor["consumed"])

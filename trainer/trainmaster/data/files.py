@@ -1,6 +1,6 @@
-"""A folder of text files as one long text: the files in the order of their names, a NUL byte between two.
+"""A folder of text files as one long text: the files in the order of their names, with a NUL byte between two files.
 
-Standard library only. Only names and sizes are held; bytes are read when they are needed.
+Standard library only. Only names and sizes are kept in memory; bytes are read when they are needed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ SKIPPED_IN_STDLIB = SKIPPED_FOLDERS | {"site-packages", "dist-packages", "test",
 
 @dataclass(frozen=True)
 class Text:
-    """`names` are relative to `folder`; `ends[i]` is where file i's separator ends in the long text."""
+    """The text of a folder. `names` are relative to `folder`; file i, with its separator, ends at `ends[i]` in the long
+    text."""
 
     folder: str
     names: list[str]
@@ -46,7 +47,7 @@ class Text:
         return self.folder
 
     def check(self, vocabulary: int) -> None:
-        """Raises DataError if bytes of a few probes aren't in a vocabulary of this size."""
+        """Raise DataError if a few probes of the text have bytes that are not in a vocabulary of this size."""
         highest = max(max(probe, default=0) for probe in self._probes()) if vocabulary < 256 else 0
         if highest >= vocabulary:
             raise DataError(
@@ -56,11 +57,14 @@ class Text:
 
     @property
     def size(self) -> int:
-        """Bytes of the long text, which has no separator after its last file."""
+        """Return the number of bytes of the long text, which has no separator after its last file."""
         return self.ends[-1] - len(SEPARATOR)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes start..stop of the long text. Raises DataError when a file has shrunk or gone since it was listed."""
+        """Return the bytes [start, stop) of the long text.
+
+        Raises DataError if a file has become shorter, or was removed, since it was listed.
+        """
         parts = []
         index = bisect.bisect_right(self.ends, start)
         while start < stop:
@@ -90,7 +94,10 @@ class Text:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over all names and sizes and a few probes of the content, not over times: a copy is the same data."""
+        """Return a sha256 over all names, all sizes, and a few probes of the content.
+
+        It does not contain times, so a copy counts as the same data.
+        """
         digest = hashlib.sha256()
         for name, end in zip(self.names, self.ends, strict=True):
             digest.update(f"{name}\0{end}\n".encode("utf-8", "surrogateescape"))
@@ -106,8 +113,11 @@ class Text:
         return (self.read(start, min(start + size, self.size)) for start in starts)
 
     def unigram_entropy(self, at_most: int | None = None) -> float:
-        """Nats per byte of the byte frequencies. Reads everything once; of a text of more than `at_most` bytes, only
-        evenly spread parts, which have so many in all."""
+        """Return the entropy of the byte frequencies, in nats per byte.
+
+        It reads the whole text, or, if the text has more than `at_most` bytes, evenly spread parts with `at_most` bytes
+        in all.
+        """
         if at_most is not None and self.size > at_most:
             parts = self._probes(at_most // PROBES)
         else:
@@ -120,7 +130,7 @@ class Text:
 
 
 def find(path: str, options: TextOptions) -> Text:
-    """The text at `path`. Raises DataError when there is no such folder or nothing in it."""
+    """Return the text at `path`. Raises DataError if there is no such folder, or no file in it."""
     stdlib = path == STDLIB
     folder = sysconfig.get_paths()["stdlib"] if stdlib else path
     if not os.path.isdir(folder):
@@ -141,9 +151,10 @@ def find(path: str, options: TextOptions) -> Text:
 
 
 def walk(folder: str, skipped: set[str], prefix: str = "") -> Iterator[tuple[str, int]]:
-    """(path relative to the folder, size) of all regular files with content, hidden ones left out.
+    """Yield (path relative to the folder, size) of all regular files that have content and are not hidden.
 
-    Links to files are followed (Kubernetes mounts ConfigMaps as such), links to folders are not: they may turn round.
+    Links to files are followed, because Kubernetes mounts ConfigMaps as links; links to folders are not, because they
+    may form a cycle. Raises DataError if a folder cannot be listed.
     """
     try:
         entries = os.scandir(os.path.join(folder, prefix))
@@ -160,12 +171,12 @@ def walk(folder: str, skipped: set[str], prefix: str = "") -> Iterator[tuple[str
 
 
 def looks_like_text(path: str) -> bool:
-    """Whether the first KiB holds no NUL byte."""
+    """Return True if the first KiB has no NUL byte."""
     with open(path, "rb") as file:
         return b"\0" not in file.read(1024)
 
 
 def translate(glob: str) -> str:
-    """A regular expression for a glob over paths: * and ? stay within a folder, ** crosses folders."""
+    """Return a regular expression for a glob over paths: * and ? stay within a folder, ** crosses folders."""
     tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return "".join(tokens.get(part) or re.escape(part) for part in re.split(r"(\*\*/|\*\*|\*|\?)", glob))

@@ -1,4 +1,4 @@
-"""The data of evaluations: which samples they take. Imports neither torch nor numpy by itself; `build` does."""
+"""The data of evaluations: which samples they take. It imports neither torch nor numpy; `build` does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def find(config: TrainingConfig, evaluation: EvaluationConfig) -> files.Text | tokens.Tokens | Labelled:
-    """What samples are cut from. Raises ConfigError if it isn't there, or holds none that the model can take."""
+    """Return the data of an evaluation. Raises ConfigError if it is missing, or has no sample that the model can
+    take."""
     context = facts(config.model).context
     with _of_evaluation():
         data.objective(_as_job(config, evaluation))
@@ -33,7 +34,7 @@ def find(config: TrainingConfig, evaluation: EvaluationConfig) -> files.Text | t
 
 
 def build(config: TrainingConfig, evaluation: EvaluationConfig) -> tuple[Source, int]:
-    """(the source, how many of its samples an evaluation takes, from the first on). Raises ConfigError."""
+    """Return (source, number of its first samples that an evaluation takes). Raises ConfigError."""
     find(config, evaluation)
     with _of_evaluation():
         source = data.build(_as_job(config, evaluation))
@@ -41,13 +42,16 @@ def build(config: TrainingConfig, evaluation: EvaluationConfig) -> tuple[Source,
 
 
 def _as_job(config: TrainingConfig, evaluation: EvaluationConfig) -> TrainingConfig:
-    """Not with the run's seed: runs that differ in it are compared on the same samples."""
+    """Return the config with the evaluation's data and seed 0.
+
+    So runs that differ in their seeds are compared on the same samples.
+    """
     return config.model_copy(update={"data": evaluation.data, "seed": 0, "batch": BatchConfig(global_=1)})
 
 
 @contextmanager
 def _of_evaluation() -> Iterator[None]:
-    """Sentences about `data` are about `evaluation.data` here."""
+    """A context in which errors about `data` become errors about `evaluation.data`."""
     try:
         yield
     except (ConfigError, DataError) as error:

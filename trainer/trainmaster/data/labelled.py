@@ -1,5 +1,5 @@
-"""Samples with one label each: `inputs.npy` [N, C, H, W] (uint8 or float32) and `labels.npy` [N] of integers, or the
-digits of scikit-learn. Files are mapped, not read; nothing is unpickled."""
+"""Samples with one label each: `inputs.npy` [N, C, H, W] (uint8 or float32) and `labels.npy` [N] (integers), or the
+digits of scikit-learn. Files are memory-mapped, and nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ PROBES = 256
 
 @dataclass(frozen=True)
 class Labelled:
+    """Inputs with one label each, and the path that they come from."""
+
     path: str
     inputs: Any  # [N, C, H, W]
     labels: Any  # [N]
 
     def check(self, image: tuple[int, ...], classes: int) -> None:
-        """Raises DataError if a model of images [C, H, W] and so many classes can't take them."""
+        """Raise DataError if a model of images [C, H, W] and this number of classes cannot take the data."""
         if self.inputs.shape[1:] != image:
             raise DataError(
                 f"data.path: {self.path} holds inputs of shape {list(self.inputs.shape[1:])}, but the model takes "
@@ -43,7 +45,7 @@ class Labelled:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over shapes, types, all labels and a few probes of the inputs."""
+        """Return a sha256 over shapes, types, all labels, and a few probes of the inputs."""
         digest = hashlib.sha256(f"{self.inputs.shape} {self.inputs.dtype} {self.labels.dtype}".encode())
         digest.update(np.ascontiguousarray(self.labels).tobytes())
         for i in range(0, len(self.inputs), max(1, len(self.inputs) // PROBES)):
@@ -52,18 +54,18 @@ class Labelled:
 
 
 def find(source: str, path: str) -> Labelled:
-    """Raises DataError for what isn't there or isn't such a pair of arrays."""
+    """Return the labelled data at `path`. Raises DataError if it is missing, or is no such pair of arrays."""
     if source == "images":
         return _digits(path)
     inputs, labels = (_array(Path(path, name)) for name in ("inputs.npy", "labels.npy"))
     if inputs.ndim != 4 or inputs.dtype not in (np.uint8, np.float32):
         raise DataError(
-            f"data.path: {path}/inputs.npy is of {inputs.dtype} and shape {list(inputs.shape)}; uint8 or float32 and "
-            f"[N, C, H, W] would be right"
+            f"data.path: {path}/inputs.npy has dtype {inputs.dtype} and shape {list(inputs.shape)}; uint8 or float32 "
+            f"and [N, C, H, W] would be right"
         )
     if labels.shape != inputs.shape[:1] or labels.dtype.kind not in "iu":
         raise DataError(
-            f"data.path: {path}/labels.npy is of {labels.dtype} and shape {list(labels.shape)}; integers and "
+            f"data.path: {path}/labels.npy has dtype {labels.dtype} and shape {list(labels.shape)}; integers and "
             f"[{len(inputs)}] would be right, a label for each of the inputs"
         )
     return Labelled(path, inputs, labels)
@@ -73,7 +75,7 @@ def _array(path: Path) -> Any:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise DataError(f"data.path: {path} can't be read as an array of numpy's: {error}") from None
+        raise DataError(f"data.path: {path} can't be read as a NumPy array: {error}") from None
 
 
 def _digits(path: str) -> Labelled:
@@ -88,6 +90,8 @@ def _digits(path: str) -> Labelled:
 
 
 class LabelledSource:
+    """A data source of labelled samples."""
+
     version = 1
 
     def __init__(self, kind: str, found: Labelled, seed: int) -> None:
@@ -101,7 +105,7 @@ class LabelledSource:
         return self._found.fingerprint
 
     def batch(self, consumed: int, slots: range) -> Batch:
-        """Inputs [n, C, H, W] float32, bytes as 0 to 1; targets [n] int64."""
+        """Return inputs [n, C, H, W] in float32, with bytes scaled to 0..1, and targets [n] in int64."""
         assert slots.step == 1
         pieces = self.skips.pieces(consumed + slots.start, len(slots))
         samples = [sample for start, count in pieces for sample in self.order(start, count).tolist()]

@@ -1,9 +1,10 @@
-"""Windows in which some tokens are masked: what an encoder is trained on.
+"""Windows in which some tokens are masked: the training data of an encoder.
 
-Sample i holds the tokens i*T .. i*T+T of the sequence; of a window of n tokens round(0.15 n) are to be told, at least
-one. Of these about 80 % are masked, 10 % replaced by a random token, and 10 % left as they are (Devlin et al., arXiv
-1810.04805, section 3.1). Which ones is a function of the seed and of the sample's position in the endless sequence of
-epochs: the same on any rank and after any restart, and another one in each epoch (as in RoBERTa, arXiv 1907.11692).
+Sample i holds the tokens i*T .. i*T+T of the sequence. Of a window of n tokens, round(0.15 n), and at least one, are to
+be predicted. About 80 % of these are masked, 10 % are replaced by a random token, and 10 % are unchanged (Devlin et
+al., arXiv 1810.04805, section 3.1). Which ones is a function of the seed and of the sample's position in the endless
+sequence of epochs: the same on every rank and after every restart, and different in each epoch (as in RoBERTa, arXiv
+1907.11692).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MASKED, RANDOM = 0.8, 0.1  # of these
 
 
 class MaskedSource(WindowSource):
-    """mask: the number of [MASK]. alphabet: random tokens are below it."""
+    """A source of masked windows. `mask` is the number of [MASK]; random tokens are below `alphabet`."""
 
     ahead = 0
 
@@ -40,7 +41,7 @@ class MaskedSource(WindowSource):
         self._seed, self._mask, self._alphabet = seed, mask, alphabet
 
     def batch(self, consumed: int, slots: range) -> Batch:
-        """Raises DataError for a token that the model doesn't know."""
+        """Return the batch of these slots. Raises DataError for a token that the model does not know."""
         inputs, targets = self._empty(len(slots))
         valid = 0
         for row, (position, sample) in enumerate(self._samples(consumed, slots)):
@@ -53,7 +54,7 @@ class MaskedSource(WindowSource):
         return Batch(torch.from_numpy(inputs), torch.from_numpy(targets), valid)
 
     def masked(self, position: int, window: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(places [k] that the sample at this position of the order has to tell, what stands there instead [k])."""
+        """Return (places [k] whose tokens are to be predicted, the tokens [k] that the model sees there)."""
         n, k = len(window), counted(len(window))
         # Raw numbers alone: what numpy makes of them may change with its version (NEP 19), these may not.
         numbers = np.random.Philox(key=np.array([self._seed, position], np.uint64)).random_raw(n + 2 * k)
@@ -69,5 +70,5 @@ class MaskedSource(WindowSource):
 
 
 def counted(tokens: int) -> int:
-    """How many of a window's tokens are to be told."""
+    """Return how many tokens of a window of `tokens` tokens are to be predicted."""
     return max(1, round(SHARE * tokens))

@@ -1,7 +1,7 @@
-"""The order of samples: a keyed bijection per epoch, in O(1) memory at any size of the data.
+"""The order of samples: a keyed bijection per epoch, which needs O(1) memory for data of any size.
 
-Shuffling has two levels: shards (runs of neighbouring samples) in a random order, and the samples of each shard in a
-random order. Positions and samples are non-negative integers, whole arrays of them at once.
+Shuffling has two levels: shards (runs of neighbouring samples) come in a random order, and so do the samples within
+each shard. Positions and samples are non-negative integers, in whole arrays.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.uint64]
 ROUNDS = 6
-WINDOW = 1024  # samples: an array of so many takes hardly longer than one of a few
+WINDOW = 1024  # samples: an array of this size takes hardly longer than one of a few
 
 
 class Permutation:
-    """A keyed bijection of 0..size-1: a Feistel network over the next power of four, walked along its cycles until
-    the value is below `size` (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002)."""
+    """A keyed bijection of 0..size-1.
+
+    It is a Feistel network over the next power of four, which is applied until the value is below `size` (Black and
+    Rogaway, "Ciphers with arbitrary finite domains", 2002).
+    """
 
     def __init__(self, size: int, key: str) -> None:
         assert size >= 1
@@ -33,6 +36,7 @@ class Permutation:
         return self._walk(positions, self._encrypt)
 
     def inverse(self, values: Integers) -> Integers:
+        """Return the inverse of the bijection for each value."""
         return self._walk(values, self._decrypt)
 
     def _walk(self, values: Integers, step) -> Integers:  # type: ignore[no-untyped-def]
@@ -55,7 +59,7 @@ class Permutation:
 
 
 def _mix(x: Integers) -> Integers:
-    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014)."""
+    """Return the finalizer of SplitMix64 (Steele, Lea, Flood 2014) for each value."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -63,25 +67,26 @@ def _mix(x: Integers) -> Integers:
 
 @functools.lru_cache(maxsize=64)
 def permutation(size: int, key: str) -> Permutation:
+    """Return the permutation of 0..size-1 for this key."""
     return Permutation(size, key)
 
 
 class Order:
-    """Which sample stands at which position of the endless sequence of epochs."""
+    """Which sample is at which position of the endless sequence of epochs."""
 
     def __init__(self, samples: int, shard: int, seed: int) -> None:
-        """`samples` of an epoch in shards of `shard` (the last one may be smaller)."""
+        """An epoch has `samples` samples, in shards of `shard` samples; the last shard may be smaller."""
         self.samples, self.shard, self.seed = samples, shard, seed
         self.shards = -(-samples // shard)
         self._last: tuple[int, int, int] | None = None
         self._window: tuple[int, Integers] = 0, np.empty(0, np.uint64)
 
     def last(self, epoch: int) -> int:
-        """The position, within its epoch, of the last sample: the one of sources whose end doesn't fill it."""
+        """Return the position, within its epoch, of the last sample, which may be shorter than the others."""
         return self._of_epoch(epoch)[1]
 
     def _of_epoch(self, epoch: int) -> tuple[int, int]:
-        """(the place of the last shard among the shards, the position of the last sample)."""
+        """Return (position of the last shard among the shards, position of the last sample)."""
         if self._last is None or self._last[0] != epoch:
             shard = self.shards - 1
             size = self.samples - shard * self.shard
@@ -94,7 +99,8 @@ class Order:
         return self._last[1], self._last[2]
 
     def __call__(self, start: int, count: int) -> Integers:
-        """The samples at positions start..start+count. Those that follow are worked out with them, for next time."""
+        """Return the samples at positions start..start+count. The samples after them are computed too, for the next
+        call."""
         first, known = self._window
         if not first <= start <= start + count <= first + len(known):
             # Not far beyond a shard or an epoch: each one costs as much as a window.

@@ -1,4 +1,4 @@
-"""Reads the samples of the next step while this one computes, where reading takes long enough to matter."""
+"""Reads the samples of the next step while a step computes, if reading takes long enough to matter."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from trainmaster.data.source import Batch, Source
 
 WORTH_S = 1e-3
-"""Of reading in a step. What takes less is read when it is needed: handing it over would take as long."""
+"""Seconds of reading in a step from which on samples are read ahead: for less, passing them on would take as long."""
 
 
 class Prefetch:
-    """The batches of one rank, a step after the other.
+    """The batches of one rank, for one step after another.
 
-    Which samples those are follows from `consumed` alone, so what was read ahead is simply dropped when the next step
-    turns out to be another one. An error of reading is raised at the step whose samples they are.
+    The samples of a step follow from `consumed` alone, so batches that were read ahead are dropped if the next step is
+    another one. An error while reading is raised in the step that needs the samples.
     """
 
     def __init__(self, source: Source) -> None:
@@ -25,8 +25,10 @@ class Prefetch:
         self._ahead: dict[tuple[int, range], Future[Batch]] = {}
 
     def batches(self, consumed: int, slots: Sequence[range], next_consumed: int) -> Iterator[Batch]:
-        """Of a step that starts after `consumed` samples, one for each of these ranges of slots; the next step is to
-        start after `next_consumed`."""
+        """Yield a batch for each of these ranges of slots, of a step that starts after `consumed` samples.
+
+        The next step is expected to start after `next_consumed` samples.
+        """
         ahead, self._ahead = self._ahead, {}
         took = 0.0
         for left, each in zip(range(len(slots))[::-1], slots, strict=True):

@@ -1,4 +1,4 @@
-"""Samples that a run leaves out, without moving those before them: pure integers, like the order itself."""
+"""Samples that a run leaves out. Samples before them keep their positions. Only integers, as in `order`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trainmaster.contract.ranges import merged
 
 
 class Skips:
-    """Positions of an order that are left out: which positions the samples take that a run has consumed.
+    """The positions of an order that are left out.
 
-    Made of ranges [first, end), which need be neither sorted nor disjoint. Without any, positions and samples consumed
-    are the same numbers. A range never moves those before it, so a checkpoint made earlier keeps its meaning.
+    They are ranges [first, end), which need be neither sorted nor disjoint. Without any, a position is the number of
+    samples consumed before it. A range never changes the positions before it, so an older checkpoint keeps its meaning.
     """
 
     def __init__(self, ranges: Iterable[Sequence[int]] = ()) -> None:
@@ -24,11 +24,11 @@ class Skips:
         self._from = [first - skipped for (first, _), skipped in zip(self.ranges, lengths, strict=False)]
 
     def position(self, consumed: int) -> int:
-        """Where the sample stands that comes after `consumed` others. O(log ranges)."""
+        """Return the position of the next sample after `consumed` samples, in O(log ranges)."""
         return consumed + self._skipped[bisect.bisect_right(self._from, consumed)]
 
     def pieces(self, consumed: int, count: int) -> list[tuple[int, int]]:
-        """The next `count` samples after `consumed` as (position, count) of runs without a gap."""
+        """Return the next `count` samples after `consumed` as (position, count) of runs without a gap."""
         pieces = []
         while count:
             after = bisect.bisect_right(self._from, consumed)
@@ -38,16 +38,18 @@ class Skips:
         return pieces
 
     def took(self, consumed: int, asked: Iterable[Sequence[int]]) -> bool:
-        """Whether a run that has consumed so many took samples that are to be left out."""
+        """Return True if the first `consumed` samples contain a sample that is to be left out."""
         here = self.position(consumed)
         return any(self._holds(first, min(end, here)) < min(end, here) - first for first, end in asked)
 
     def _holds(self, first: int, end: int) -> int:
-        """How many of the positions first..end are left out."""
+        """Return how many of the positions [first, end) are left out."""
         return sum(max(0, min(end, e) - max(first, f)) for f, e in self.ranges)
 
     def resumed(self, consumed: int, asked: Iterable[Sequence[int]]) -> Skips:
-        """These skips, which a checkpoint at `consumed` was made with, and of others what lies ahead of it: what has
-        been consumed can't be left out any more."""
+        """Return these skips, of a checkpoint at `consumed`, and the parts of `asked` that come later.
+
+        Samples that have been consumed cannot be left out any more.
+        """
         here = self.position(consumed)
         return Skips([*self.ranges, *((max(first, here), end) for first, end in asked if end > here)])

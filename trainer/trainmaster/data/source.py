@@ -1,4 +1,4 @@
-"""What every data source is to the rest of the trainer, and what a batch of it is. Imports neither torch nor numpy."""
+"""The interface of every data source, and its batches. It imports neither torch nor numpy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ IGNORED = -100  # a target that doesn't count: torch's own default of `ignore_in
 
 @dataclass(frozen=True)
 class Batch:
+    """The samples of one rank for one micro-batch."""
+
     inputs: Tensor  # [n, T] int64
     targets: Tensor  # [n, T] int64; IGNORED where there is nothing to predict
     valid_tokens: int  # targets that count
 
 
 class Source(Protocol):
+    """The interface of a data source."""
+
     kind: str
     version: int  # of the order: a checkpoint's cursor means something else under another version
     tokens: int  # targets of one epoch
@@ -29,11 +33,12 @@ class Source(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the data does."""
+        """Return a text that changes when the data changes."""
         ...
 
     def batch(self, consumed: int, slots: range) -> Batch: ...
 
     def valid_tokens(self, consumed: int, count: int) -> int:
-        """Targets that count in the samples consumed..consumed+count: the divisor of the step's loss."""
+        """Return the number of targets that count in the samples consumed..consumed+count: the divisor of a step's
+        loss."""
         ...

@@ -1,4 +1,4 @@
-"""Options of the built-in data sources."""
+"""The options of the built-in data sources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.models.open_options import Options
 
 
 class WindowOptions(Options):
-    """Of a source of windows of a long sequence."""
+    """The options of a source of windows of a long sequence."""
 
     objective: Objective | None = Field(
         None, description="NextToken or MaskedTokens: what the model is to tell. Default: what it is made for."
@@ -19,12 +19,12 @@ class WindowOptions(Options):
 
     @property
     def shard(self) -> int:
-        """Tokens that are shuffled among themselves."""
+        """Return the number of tokens of a shard, within which samples are shuffled."""
         raise NotImplementedError
 
 
 class LabelledOptions(Options):
-    """Of a source of labelled samples: none."""
+    """The options of a source of labelled samples: there are none."""
 
 
 class TextOptions(WindowOptions):

@@ -1,6 +1,6 @@
-"""Files of token numbers as one long sequence: `.npy` arrays, or raw `.bin` whose kind of numbers the job says.
+"""Files of token numbers as one long sequence: `.npy` arrays, or raw `.bin` files, whose dtype the job gives.
 
-Standard library only. Only names and sizes are held; tokens are read when they are needed.
+Standard library only. Only names and sizes are kept in memory; tokens are read when they are needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainmaster.data.source_options import TokenOptions
 from trainmaster.errors import DataError
 
 KINDS = {"uint16": ("<u2", "H"), "uint32": ("<u4", "I"), "int32": ("<i4", "i"), "int64": ("<i8", "q")}
-"""Of numbers: as numpy's dtype, and as the code of `array`."""
+"""The dtypes of tokens: in numpy's notation, and as the type code of `array`."""
 PROBES = 64
 PROBE_TOKENS = 2048
 _MAGIC = b"\x93NUMPY"
@@ -28,6 +28,8 @@ _MAGIC = b"\x93NUMPY"
 
 @dataclass(frozen=True)
 class TokenFile:
+    """One file of tokens."""
+
     path: str
     kind: str
     begin: int  # bytes before the first token
@@ -36,7 +38,7 @@ class TokenFile:
 
 @dataclass(frozen=True)
 class Tokens:
-    """`ends[i]` is where file i ends in the long sequence."""
+    """A sequence of tokens in files. File i ends at `ends[i]` in the sequence."""
 
     path: str  # as the job has it
     files: list[TokenFile]
@@ -51,7 +53,7 @@ class Tokens:
 
     @property
     def dtype(self) -> str:
-        """Of the bytes that `read` returns, as numpy has it."""
+        """Return the dtype, in numpy's notation, of the bytes that `read` returns."""
         return KINDS[self.kind][0]
 
     @property
@@ -59,7 +61,10 @@ class Tokens:
         return self.ends[-1]
 
     def read(self, start: int, stop: int) -> bytes:
-        """Tokens start..stop. Raises DataError when a file has shrunk or gone since it was listed."""
+        """Return the bytes of the tokens [start, stop).
+
+        Raises DataError if a file has become shorter, or was removed, since it was listed.
+        """
         parts = []
         index = bisect.bisect_right(self.ends, start)
         while start < stop:
@@ -85,7 +90,8 @@ class Tokens:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over the kind of numbers, all names and sizes and a few probes of the content, not over times."""
+        """Return a sha256 over the dtype, all names and sizes, and a few probes of the content. It contains no
+        times."""
         digest = hashlib.sha256(f"{self.kind}\n".encode())
         for file in self.files:
             digest.update(f"{Path(file.path).name}\0{file.count}\n".encode("utf-8", "surrogateescape"))
@@ -94,8 +100,10 @@ class Tokens:
         return f"sha256:{digest.hexdigest()}"
 
     def check(self, vocabulary: int) -> None:
-        """Raises DataError if tokens of a few probes aren't in a vocabulary of this size, or files that lie beside the
-        tokens say that their tokenizer has a larger one."""
+        """Raise DataError if a few probes have tokens that are not in a vocabulary of this size.
+
+        It is also raised if a description file of the tokens names a tokenizer with a larger vocabulary.
+        """
         for file in self.files:
             made_with = _vocabulary(Path(file.path))
             if made_with > vocabulary:
@@ -115,17 +123,17 @@ class Tokens:
 
 
 def _width(kind: str) -> int:
-    """Bytes of a number."""
+    """Return the number of bytes of a token."""
     return array(KINDS[kind][1]).itemsize
 
 
 def about_path(tokens: Path) -> Path:
-    """Of the file beside tokens that says what made them."""
+    """Return the path of the file that describes how a file of tokens was made."""
     return tokens.with_suffix(".json")
 
 
 def _vocabulary(tokens: Path) -> int:
-    """Of the tokenizer that made them; 0 if nothing says it."""
+    """Return the vocabulary of the tokenizer that made the tokens, or 0 if it is not known."""
     try:
         return int(json.loads(about_path(tokens).read_bytes())["vocabulary"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -133,7 +141,7 @@ def _vocabulary(tokens: Path) -> int:
 
 
 def outside(path: str, number: int, vocabulary: int) -> str:
-    """Why a token can't be: one sentence."""
+    """Return a sentence that says why a token cannot be right."""
     if number < 0:
         return f"data.path: {path} holds token {number}; tokens are 0 or more (data.options.dtype may be wrong)"
     return (
@@ -143,7 +151,7 @@ def outside(path: str, number: int, vocabulary: int) -> str:
 
 
 def find(path: str, options: TokenOptions) -> Tokens:
-    """The tokens at `path`, a file or a folder of files in the order of their names. Raises DataError."""
+    """Return the tokens at `path`: a file, or a folder of files in the order of their names. Raises DataError."""
     if os.path.isdir(path):
         names = sorted(name for name in os.listdir(path) if name.endswith((".npy", ".bin")) and name[0] != ".")
         paths = [os.path.join(path, name) for name in names]
@@ -159,8 +167,8 @@ def find(path: str, options: TokenOptions) -> Tokens:
     for file in files:
         if file.kind != files[0].kind:
             raise DataError(
-                f"data.path: {file.path} is of {file.kind}, but {files[0].path} of {files[0].kind}; all files of a "
-                f"folder must be alike"
+                f"data.path: {file.path} has dtype {file.kind}, but {files[0].path} has {files[0].kind}; all files of "
+                f"a folder must have the same dtype"
             )
     ends, total = [], 0
     for file in files:
@@ -176,7 +184,9 @@ def _file(path: str, options: TokenOptions) -> TokenFile:
             if not path.endswith(".npy"):
                 count, rest = divmod(size, _width(options.dtype))
                 if rest:
-                    raise DataError(f"data.path: {path} has {size} bytes, which no number of {options.dtype} has")
+                    raise DataError(
+                        f"data.path: {path} has {size} bytes, which is no multiple of the size of {options.dtype}"
+                    )
                 return TokenFile(path, options.dtype, 0, count)
             kind, count = _header(path, file.read(10), file.read)
             begin = file.tell()
@@ -188,7 +198,10 @@ def _file(path: str, options: TokenOptions) -> TokenFile:
 
 
 def _header(path: str, start: bytes, read) -> tuple[str, int]:  # type: ignore[no-untyped-def]
-    """(kind, count) of an array in numpy's format (NEP 1), version 1 to 3; `read` stands behind the first 10 bytes."""
+    """Return (dtype, number of elements) of a file in numpy's format (NEP 1), version 1 to 3.
+
+    `read` continues after the first 10 bytes.
+    """
     try:
         if start[:6] != _MAGIC:
             raise ValueError("it doesn't begin as an .npy file")
@@ -200,7 +213,7 @@ def _header(path: str, start: bytes, read) -> tuple[str, int]:  # type: ignore[n
         kinds = [kind for kind, (dtype, _) in KINDS.items() if dtype == about["descr"]]
         (count,) = about["shape"]
     except (ValueError, SyntaxError, KeyError, TypeError, IndexError, struct.error) as error:
-        raise DataError(f"data.path: {path} is no one-dimensional array of numpy's: {error}") from None
+        raise DataError(f"data.path: {path} is no one-dimensional array in NumPy's format: {error}") from None
     if not kinds:
         raise DataError(f"data.path: {path} holds {about['descr']!r}; an array of {', '.join(KINDS)} is expected")
     return kinds[0], int(count)

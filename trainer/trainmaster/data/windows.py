@@ -1,8 +1,8 @@
-"""Windows of a long sequence of tokens: what a model of language is trained on.
+"""Windows of a long sequence of tokens: the training data of a language model.
 
-Sample i holds the tokens i*T .. i*T+T of the sequence: its first T are the inputs, its last T the targets. So each
-token but the first is predicted exactly once an epoch; the last window may be short, and is filled with targets that
-don't count.
+Sample i holds the tokens i*T .. i*T+T of the sequence: its first T tokens are the inputs, its last T the targets. So
+each token except the first is predicted exactly once per epoch. The last window may be short; it is filled up with
+targets that do not count.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from trainmaster.errors import DataError
 
 
 class Sequence(Protocol):
-    """Tokens that can be read from any place."""
+    """A sequence of tokens that can be read from any position."""
 
     @property
     def path(self) -> str:
-        """As the job has it."""
+        """Return the path as the job has it."""
         ...
 
     @property
@@ -34,7 +34,7 @@ class Sequence(Protocol):
 
     @property
     def dtype(self) -> str:
-        """Of the bytes that `read` returns, as numpy has it."""
+        """Return the dtype, in numpy's notation, of the bytes that `read` returns."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class Sequence(Protocol):
 
 
 class WindowSource:
-    """`kind`: of the source. `shard`: windows that are shuffled among themselves."""
+    """A source of windows. `kind` is the kind of the source; windows are shuffled within shards of `shard` windows."""
 
     version = 1
     ahead = 1  # tokens after a window, which it tells
@@ -65,7 +65,7 @@ class WindowSource:
         return self.sequence.fingerprint
 
     def batch(self, consumed: int, slots: range) -> Batch:
-        """Raises DataError for a token that the model doesn't know."""
+        """Return the batch of these slots. Raises DataError for a token that the model does not know."""
         inputs, targets = self._empty(len(slots))
         valid = 0
         for row, (_, sample) in enumerate(self._samples(consumed, slots)):
@@ -77,19 +77,19 @@ class WindowSource:
         return Batch(torch.from_numpy(inputs), torch.from_numpy(targets), valid)
 
     def _empty(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Inputs and targets of so many samples, none of which counts."""
+        """Return inputs and targets of `count` samples, in which no target counts."""
         # int64 from the start: -100 marks what doesn't count.
         shape = count, self.context
         return np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
 
     def _samples(self, consumed: int, slots: range) -> Iterator[tuple[int, int]]:
-        """(position in the order, sample) of each slot."""
+        """Yield (position in the order, sample) of each slot."""
         assert slots.step == 1
         for start, count in self.skips.pieces(consumed + slots.start, len(slots)):
             yield from zip(range(start, start + count), self.order(start, count).tolist(), strict=True)
 
     def _window(self, sample: int) -> NDArray[np.integer]:
-        """A sample's tokens, with those ahead. Raises DataError for one that the model doesn't know."""
+        """Return the tokens of a sample, and the `ahead` tokens after it. Raises DataError for a token out of range."""
         start = sample * self.context
         raw = self.sequence.read(start, min(start + self.context + self.ahead, self.sequence.size))
         window = np.frombuffer(raw, self._dtype)
@@ -99,7 +99,7 @@ class WindowSource:
         return window
 
     def _counted(self, tokens: int) -> int:
-        """Targets that count in a window of so many tokens, without those ahead."""
+        """Return how many targets count in a window of `tokens` tokens, which do not contain those ahead."""
         return tokens
 
     def valid_tokens(self, consumed: int, count: int) -> int:

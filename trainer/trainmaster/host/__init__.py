@@ -1,1 +1,1 @@
-"""This machine, for agents and ranks: memory, processes, cores, the times of steps. Standard library only."""
+"""This machine, as agents and ranks see it: memory, processes, cores and the times of steps. Standard library only."""

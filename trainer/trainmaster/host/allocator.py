@@ -12,12 +12,12 @@ _OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "
 
 
 def keep_memory() -> bool:
-    """Keep what is freed for the next step instead of giving it back. Returns whether that was possible.
+    """Keep freed memory for the next step instead of returning it to the kernel. Return True if that was possible.
 
-    Each step of a training allocates what the one before it has freed: activations and gradients, megabytes each. By
-    default glibc gives such blocks back to the kernel, which then has to find and to clear them anew, page by page:
-    thousands of page faults a step, 5 % of the time of a small model. The most memory that the process ever has is the
-    same. Nothing is done where a person has set one of these parameters, or where there is another C library.
+    Each step of a training allocates what the step before it has freed: activations and gradients of megabytes each. By
+    default glibc returns such blocks to the kernel, which then has to find and clear pages again: thousands of page
+    faults per step, 5 % of the time of a small model. The peak memory of the process does not change. Nothing is done
+    if a person has set one of these parameters, or with another C library.
     """
     if any(name in os.environ for name in _OWN):
         return False

@@ -1,4 +1,4 @@
-"""Small files that are there whole or not at all."""
+"""Small files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from trainmaster.contract.wire.temporary import replace
 
 
 def write(path: Path, text: str) -> None:
-    """In its folder, which is made if it isn't there. Raises OSError."""
+    """Write `text` to a file, and create its folder if it does not exist. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, text.encode())

@@ -1,6 +1,7 @@
-"""What a rank's last words are symptoms of: texts of torch, CUDA, NCCL and the kernel that tell a cause.
+"""Texts of torch, CUDA, NCCL and the kernel in a rank's last words that show the cause of a failure.
 
-Hardware comes first: the same text often goes on with what the fault broke. A text that fits nothing is a crash.
+Hardware faults are checked first, because the text often goes on with what the fault broke. A text that matches nothing
+is a crash.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import re
 from trainmaster.contract.wire.codes import Cause, ExitCode
 
 _XIDS = (48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143, 145, 149)
-"""Of the driver's numbered faults those of the device itself: ECC (48, 64, 94, 95, 140), NVLink (74, 145, 149), off the
-bus (79), its own processors (62, 110, 119, 120, 136, 143). Others (13, 31, 43, ...) a program can bring about."""
+"""The numbers of the driver's faults that come from the device itself: ECC (48, 64, 94, 95, 140), NVLink (74, 145,
+149), off the bus (79), its own processors (62, 110, 119, 120, 136, 143). Others (13, 31, 43, ...) a program can
+bring about."""
 
 _HARDWARE = re.compile(
     rf"\bXid \(PCI:[0-9A-Fa-f:.]+\): (?:{'|'.join(map(str, _XIDS))})\b"
@@ -58,20 +60,21 @@ _OWN_ABORT = re.compile(
     r"|CUDA error|HIP error|AcceleratorError",
     re.MULTILINE,
 )
-"""What a process prints that aborts for a reason of its own."""
+"""Texts of a process that aborts for a reason of its own."""
 
 
 def cause_of(text: str) -> Cause:
-    """The cause that a traceback, or the end of an output, tells."""
+    """Return the cause that a traceback, or the end of an output, shows."""
     if _HARDWARE.search(text):
         return Cause.HARDWARE_FAULT
     return Cause.OUT_OF_MEMORY if _ON_DEVICE.search(text) or _ON_HOST.search(text) else Cause.CRASH
 
 
 def hardware_line(lines: list[str], traceback: str) -> str:
-    """The line of an output that tells of failing hardware, "" without one.
+    """Return the line of an output that reports failing hardware, "" without one.
 
-    Not beside a traceback that speaks of no device and no collective: that crash has a cause of its own.
+    It is "" if there is a traceback that mentions neither a device nor a collective, because that crash has another
+    cause.
     """
     if traceback and not (_DEVICE.search(traceback) or _COLLECTIVE.search(traceback)):
         return ""
@@ -79,25 +82,26 @@ def hardware_line(lines: list[str], traceback: str) -> str:
 
 
 def speaks_of_device_or_collective(text: str) -> bool:
-    """Whether these words are of a device's driver, or of a library that joins ranks."""
+    """Return True if a text comes from a device's driver, or from a library for collectives."""
     return bool(_DEVICE.search(text) or _COLLECTIVE.search(text))
 
 
 def is_on_device(text: str) -> bool:
-    """Whether the memory that ran out is the device's."""
+    """Return True if the device's memory is exhausted, and not the host's."""
     return bool(_ON_DEVICE.search(text))
 
 
 def is_cascade(text: str) -> bool:
-    """Whether this traceback tells of a collective that failed because the other side went away."""
+    """Return True if a traceback shows a collective that failed because the other side went away."""
     return bool(_CASCADE.search(text)) and bool(_COLLECTIVE.search(text)) and not _HARDWARE.search(text)
 
 
 def is_abort_for_a_peer(lines: list[str], *, peer_failed: bool) -> bool:
-    """Whether a rank that ended by SIGABRT, with these last lines, did so because of another rank.
+    """Return True if a rank that ended by SIGABRT, with these last lines, did so because of another rank.
 
-    NCCL's watchdog says that others did not take part in a collective, and aborts the process. Without such a line
-    `peer_failed` decides, whether another rank failed shortly before, unless the process printed a reason of its own.
+    NCCL's watchdog reports that others did not take part in a collective, and aborts the process. Without such a line,
+    `peer_failed` decides, which says whether another rank failed shortly before, unless the process printed a reason of
+    its own.
     """
     if any(is_cascade(line) for line in lines):
         return True
@@ -106,7 +110,7 @@ def is_abort_for_a_peer(lines: list[str], *, peer_failed: bool) -> bool:
 
 
 def code_of(cause: Cause, cascade: bool) -> ExitCode:
-    """With which code a rank ends after an exception that tells this."""
+    """Return the exit code of a rank after an exception with this cause."""
     if cascade:
         return ExitCode.PEER_LOST
     return ExitCode.HARDWARE_FAULT if cause is Cause.HARDWARE_FAULT else ExitCode.CRASH

@@ -1,7 +1,7 @@
-"""How much memory a process, its device and its container take. Standard library only: scripts are watched too.
+"""The memory of a process, its device and its container. Standard library only, because scripts are observed, too.
 
-What is of a process and its device is read in each step, so it costs microseconds. The container's is read by its
-agent, once for all ranks and whenever that reports.
+The memory of a process and its device is read in each step, so it costs microseconds. The container's memory is read by
+its agent, once for all ranks, before each report.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_LIMIT = 2**62  # version 1 tells the largest number of pages that it can cou
 
 
 def weigh(progress: Progress) -> None:
-    """Put what this process and its device take into `progress`."""
+    """Write the memory that this process and its device use into `progress`."""
     fd = os.open("/proc/self/statm", os.O_RDONLY)
     try:
         progress.rss_bytes = int(os.read(fd, 256).split()[1]) * _PAGE
@@ -35,7 +35,7 @@ def weigh(progress: Progress) -> None:
 
 
 def _weigh_device(progress: Progress, torch: Any) -> None:
-    """What tensors take: what the allocator keeps beside that, it gives back before memory runs out."""
+    """Write the memory that tensors use. What the allocator keeps in addition is returned before memory runs out."""
     tensors = torch.cuda.memory_stats_as_nested_dict().get("allocated_bytes", {}).get("all", {})
     progress.device_bytes = tensors.get("current", 0)
     progress.device_peak_bytes = max(progress.device_peak_bytes, tensors.get("peak", 0))
@@ -44,7 +44,7 @@ def _weigh_device(progress: Progress, torch: Any) -> None:
 
 
 def of_process(pid: int) -> tuple[int, int]:
-    """(bytes that it has now, the most that it ever had) of a process that doesn't tell; zeros once it is gone."""
+    """Return (bytes in use, peak bytes) of a process that does not report them; zeros if it is gone."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             found = dict(line.split(b":", 1) for line in file if line.startswith((b"VmRSS:", b"VmHWM:")))
@@ -55,13 +55,13 @@ def of_process(pid: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Cgroup:
-    """A control group's memory. `files`: usage, limit, and the entry of memory.stat for idle page cache."""
+    """The memory of a control group. `files` are usage, limit, and the entry of memory.stat for idle page cache."""
 
     folder: Path
     files: tuple[str, str, str]
 
     def used(self) -> int | None:
-        """Bytes that count when memory runs out: without page cache, which the kernel then takes back first."""
+        """Return the bytes that count when memory runs out, without page cache, which the kernel takes back first."""
         usage, _, idle = self.files
         try:
             taken = int((self.folder / usage).read_text())
@@ -84,20 +84,22 @@ _V2 = ("memory.current", "memory.max", "inactive_file")
 
 @functools.cache
 def container() -> Cgroup | None:
-    """This process's control group, or the one around it with the lowest limit, of those that can be seen from here.
-    None where there is none that counts memory. Found once: a container never changes its group."""
+    """Return this process's control group, or the one around it with the lowest limit, if it can be read.
+
+    Return None if none counts memory. The result is cached, because a container never changes its group.
+    """
     return find(Path("/proc/self"))
 
 
 def find(process: Path) -> Cgroup | None:
-    """`container` of the process whose folder in /proc this is."""
+    """Return `container` of the process whose folder in /proc is `process`."""
     groups = [group for group in _groups(process) if (group.folder / group.files[0]).exists()]
     limited = [(limit, i) for i, group in enumerate(groups) if (limit := group.limit()) is not None]
     return groups[min(limited)[1]] if limited else next(iter(groups), None)
 
 
 def _groups(process: Path) -> list[Cgroup]:
-    """From the innermost outwards. Where both versions are there, memory is counted by the first if that is mounted."""
+    """Return the memory groups, innermost first. If both versions exist and version 1 is mounted, it counts memory."""
     for files, kind, option in ((_V1, "cgroup", "memory"), (_V2, "cgroup2", "")):
         if found := folders(process, kind, option):
             return [Cgroup(folder, files) for folder in found]
@@ -105,9 +107,11 @@ def _groups(process: Path) -> list[Cgroup]:
 
 
 def folders(process: Path, kind: str, option: str) -> list[Path]:
-    """Folders of a process's control group and of those around it, from the innermost outwards; none if no such
-    hierarchy is mounted. `kind`: cgroup with the controller `option` (version 1), or cgroup2 with "". `process`: its
-    folder in /proc."""
+    """Return the folders of a process's control group and of those around it, innermost first.
+
+    The result is [] if no such hierarchy is mounted. `kind` is cgroup, with the controller `option` (version 1), or
+    cgroup2, with "". `process` is its folder in /proc.
+    """
     try:
         members = [line.split(":", 2) for line in (process / "cgroup").read_text().splitlines()]
         mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]

@@ -6,7 +6,7 @@ import os
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OWN_FOLDERS = tuple(os.path.join(_PACKAGE, room) + os.sep for room in ("agent", "rank", "host"))
-"""Where the code lies that runs above a script in its rank's process. People aren't shown these frames."""
+"""Folders of the code that runs above a script in its rank's process. Its frames are not shown to people."""
 
 
 def code_of_call(module: str, function: str) -> str:

@@ -1,4 +1,4 @@
-"""Cores of its own for each of several ranks of a pod: whole ones, of one NUMA node where that is possible.
+"""A set of whole cores for each of several ranks of a pod, from one NUMA node if possible.
 
 Without it the kernel moves threads of all ranks over all cores of the pod. Standard library only.
 """
@@ -23,7 +23,7 @@ class Core:
 
 
 def cores(allowed: Collection[int], system: Path = _SYSTEM) -> list[Core]:
-    """The cores of some of the kernel's CPUs, node by node. Where /sys says nothing each CPU is a core, of node 0."""
+    """Return the cores of these CPUs, node by node. Without information in /sys, each CPU is a core of node 0."""
     node_of = {
         cpu: int(path.parent.name.removeprefix("node"))
         for path in system.glob("node/node[0-9]*/cpulist")
@@ -37,7 +37,10 @@ def cores(allowed: Collection[int], system: Path = _SYSTEM) -> list[Core]:
 
 
 def shares(cores: Sequence[Core], ranks: int) -> list[list[int]]:
-    """CPUs of each rank, from as many cores each. Raises ValueError, a sentence, if there are too few."""
+    """Return the CPUs of each rank, of the same number of cores for each.
+
+    Raises ValueError, a sentence, if there are too few cores.
+    """
     if len(cores) < ranks:
         raise ValueError(f"there are {len(cores)} cores for {ranks} ranks, and each needs one of its own")
     nodes: dict[int, list[Core]] = {}
@@ -51,9 +54,10 @@ def shares(cores: Sequence[Core], ranks: int) -> list[list[int]]:
 
 
 def share(cpus: int, ranks: int, index: int) -> list[int]:
-    """CPUs of one of this pod's ranks. cpus: how many the pod may count on.
+    """Return the CPUs of one of this pod's ranks. `cpus` is the number of CPUs that the pod may use.
 
-    Raises ValueError, a sentence, where pods may have the same cores: pinned ranks of several would pile up on a few.
+    Raises ValueError, a sentence, if several pods may have the same cores, because their pinned ranks would share a
+    few.
     """
     allowed = os.sched_getaffinity(0)
     if cpus < len(allowed):
@@ -65,7 +69,7 @@ def share(cpus: int, ranks: int, index: int) -> list[int]:
 
 
 def pin(variables: Mapping[str, str]) -> None:
-    """This process, and all threads that it is going to have, to the CPUs that its environment names, if it does."""
+    """Pin this process, and all threads that it will have, to the CPUs in its environment, if there are any."""
     cpus = variables.get(environment.CPUS)
     if cpus:
         with contextlib.suppress(OSError):  # the container has lost all of them meanwhile: it runs where it may
@@ -73,7 +77,7 @@ def pin(variables: Mapping[str, str]) -> None:
 
 
 def _listed(path: Path) -> set[int]:
-    """What the kernel writes as 0-3,8; nothing where there is no such file."""
+    """Return the numbers in a kernel file such as 0-3,8, or an empty set without the file."""
     try:
         text = path.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""What Linux offers to end process trees for certain."""
+"""Functions of Linux that end process trees reliably."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
-    """Have the kernel send `signum` when the parent ends; ends at once if it is gone already."""
+    """Let the kernel send `signum` when the parent ends. End at once if it is already gone."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + signum)
 
 
 def become_subreaper() -> None:
-    """Orphans below this process become its children, so that none escapes."""
+    """Become the parent of orphans below this process, so that none of them escapes."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def hurry() -> None:
-    """Run before the ranks, where that is allowed: a supervisor has little to do, and ranks wait for it."""
+    """Run with a higher priority than the ranks, where allowed: a supervisor has little to do, and ranks wait for
+    it."""
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -10)
 
 
 def relax() -> None:
-    """Take back what `hurry` did, in a child."""
+    """Undo `hurry`, in a child."""
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, 0)
 
@@ -47,7 +48,7 @@ def kill_group(pid: int, signum: int = signal.SIGKILL) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Direct children of all threads of `pid`; empty when it is gone."""
+    """Return the direct children of all threads of `pid`, [] if it is gone."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -59,7 +60,7 @@ def children(pid: int) -> list[int]:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """The environment that `pid` was executed with; empty when it can't be read."""
+    """Return the environment that `pid` was executed with, {} if it cannot be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             pairs = file.read().split(b"\0")
@@ -69,7 +70,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def state(pid: int) -> str:
-    """The kernel's letter for the state of `pid` (T: stopped), "" when it is gone."""
+    """Return the kernel's letter for the state of `pid` (T: stopped), "" if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b") ")[2][:1].decode()
@@ -78,7 +79,7 @@ def state(pid: int) -> str:
 
 
 def maps_any(names: tuple[str, ...]) -> bool:
-    """Return whether this process has loaded a library whose file name begins with one of `names`."""
+    """Return True if this process has loaded a library whose file name begins with one of `names`."""
     with open("/proc/self/maps") as maps:
         return any(line.rstrip("\n").rpartition("/")[2].startswith(names) for line in maps)
 
@@ -88,16 +89,16 @@ def thread_count() -> int:
 
 
 def available_cpus(millis: int | None = None) -> int:
-    """Cores that this process may run on; no more than the `millis` thousandths that it was given, rounded up.
+    """Return the number of CPUs that this process may run on, at most `millis` thousandths, rounded up.
 
-    More threads than that would wait for each other: a parallel region ends with its last thread, which isn't running.
+    More threads would wait for each other: a parallel region ends with its last thread, which may not be running.
     """
     here = len(os.sched_getaffinity(0))
     return here if millis is None else max(1, min(here, -(-millis // 1000)))
 
 
 def end_children() -> None:
-    """Kill and reap all children of this process: what a lost zygote left to us as its subreaper."""
+    """Kill and reap all children of this process, which a lost zygote has left to it as the subreaper."""
     me = os.getpid()
     while orphans := children(me):
         for pid in orphans:

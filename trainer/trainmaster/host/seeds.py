@@ -1,4 +1,4 @@
-"""Seeds of random numbers, as pure functions of what the numbers are for."""
+"""Seeds of random numbers, as pure functions of the purpose of the numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A rank's own measure of its pace: how long its steps take, how much of that is waiting, how long it is silent.
+"""A rank's measurements of its own pace: the time of its steps, how much of it is waiting, and its pauses.
 
-Limits on silence are learned from these numbers, so they are made where nothing is missed: in the rank, at each of its
-signs of life. A few multiplications a step; nothing waits for a device.
+Limits on silence are derived from these numbers, so they are measured where nothing is missed: in the rank, at each of
+its signs of life. This costs a few multiplications per step, and nothing waits for a device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAMES: dict[int, str] = {Phase.SAVE: "save", Phase.EVAL: "eval"}
 
 
 class Rhythm:
-    """Fills its fields of a progress."""
+    """Fills the timing fields of a progress."""
 
     def __init__(self) -> None:
         self._phase: int = Phase.START  # since the last sign of life
@@ -31,7 +31,7 @@ class Rhythm:
         self._logs: dict[str, float] = {}
 
     def beat(self, progress: Progress, now: int) -> None:
-        """A sign of life at `now`, which isn't in `progress.beat_ns` yet."""
+        """Note a sign of life at `now`. `progress.beat_ns` still has the one before."""
         name = _NAMES.get(self._phase)
         if name is not None:
             pause = max(now - progress.beat_ns, 0)
@@ -42,7 +42,10 @@ class Rhythm:
         self._phase = progress.phase
 
     def stepped(self, progress: Progress, now: int, waited_ns: int) -> None:
-        """The host is done with a step at `now`, before its `beat`. `waited_ns`: by now, in this process."""
+        """Note that the host has completed a step at `now`, before its `beat`.
+
+        `waited_ns` is the total waiting time of this process.
+        """
         self._steps += 1
         if self._steps > WARM_UP:
             if self._phase == Phase.STEP:

@@ -1,7 +1,7 @@
-"""What this pod uses: CPU by its control group, bytes by its network devices, accelerators by NVML.
+"""What this pod uses: CPU from its control group, bytes from its network devices, accelerators from NVML.
 
-Counters count from the start of the agent. Where all pods of a job are processes of one machine, control group and
-network are the machine's: CPU is then counted by the ranks' processes, and the network is left out.
+Counters begin with the agent. If all pods of a job are processes of one machine, control group and network are those of
+the machine: then the CPU time is counted by the ranks' processes, and the network is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FRESH_S = 30.0  # a driver that has not answered for so long tells nothing any 
 
 
 class UsageMeter:
-    """`read` what has been used since this object was made. `one_machine`: pods are processes of this machine."""
+    """Measures the usage since this object was made. With `one_machine`, pods are processes of this machine."""
 
     def __init__(self, *, one_machine: bool, proc: Path = _PROC) -> None:
         self._proc = proc
@@ -36,7 +36,7 @@ class UsageMeter:
         self._accelerators = Accelerators.found()
 
     def read(self, ranks: Iterable[int]) -> Usage:
-        """`ranks`: process ids of the ranks that run now."""
+        """Return the usage. `ranks` are the process ids of the ranks that run now."""
         by_process = self._processes.cpu_s(ranks)
         group = self._cpu() if self._cpu is not None else None
         cpu_s = by_process if group is None or self._cpu_from is None else max(0.0, group - self._cpu_from)
@@ -49,7 +49,7 @@ class UsageMeter:
 
 
 class RankProcesses:
-    """CPU seconds of processes and of their children that have ended. What has ended still counts."""
+    """The CPU seconds of processes and of their children that have ended. Processes that have ended still count."""
 
     def __init__(self, proc: Path = _PROC) -> None:
         self._proc = proc
@@ -72,7 +72,7 @@ class RankProcesses:
 
 
 def find_cpu_counter(process: Path) -> Callable[[], float | None] | None:
-    """Return what reads the CPU seconds of this process's control group; None: no group here counts them."""
+    """Return a function that reads the CPU seconds of this process's control group, or None if none counts them."""
     for folder in memory.folders(process, "cgroup", "cpuacct"):
         if (counter := folder / "cpuacct.usage").exists():
             return lambda: _number(counter, "", 1e9)
@@ -83,7 +83,7 @@ def find_cpu_counter(process: Path) -> Callable[[], float | None] | None:
 
 
 def network_bytes(proc: Path = _PROC) -> tuple[int, int] | None:
-    """Bytes that all network devices but the loopback have received and sent; None: they can't be read."""
+    """Return the bytes that all network devices except the loopback have received and sent; None if not readable."""
     try:
         lines = (proc / "net" / "dev").read_text().splitlines()[2:]
         devices = [(name.strip(), values.split()) for name, _, values in (line.partition(":") for line in lines)]
@@ -94,7 +94,8 @@ def network_bytes(proc: Path = _PROC) -> tuple[int, int] | None:
 
 
 class Accelerators:
-    """A thread that asks the driver now and then: a driver in trouble may not answer, and the agent must not wait."""
+    """A thread that asks the driver at intervals, because a driver in trouble may not answer and the agent must not
+    wait."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -103,7 +104,7 @@ class Accelerators:
 
     @classmethod
     def found(cls) -> Accelerators | None:
-        """None: the package pynvml is not installed here."""
+        """Return the thread's object, or None if the package pynvml is not installed here."""
         if importlib.util.find_spec("pynvml") is None:
             return None
         try:
@@ -112,7 +113,7 @@ class Accelerators:
             return None
 
     def latest(self) -> tuple[float | None, int | None]:
-        """(how busy they are on average, bytes of their memory that are taken); None: not known, or no longer."""
+        """Return (average utilization from 0 to 1, bytes of memory in use), with None for values that are not known."""
         at, ratio, taken = self._latest
         return (ratio, taken) if time.monotonic() - at < _FRESH_S else (None, None)
 
@@ -140,7 +141,7 @@ def look(nvml: Any, visible: str | None) -> tuple[float | None, int | None]:
 
 
 def _devices(nvml: Any, visible: str | None) -> list[Any]:
-    """Handles of the devices of CUDA_VISIBLE_DEVICES, or of all: a pod's runtime shows it only its own."""
+    """Return handles of the devices in CUDA_VISIBLE_DEVICES, or of all: a pod's runtime shows only its own devices."""
     found = []
     try:
         names = range(nvml.nvmlDeviceGetCount()) if visible is None else visible.split(",")

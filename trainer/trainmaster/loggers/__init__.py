@@ -1,4 +1,4 @@
-"""Numbers of a run for TensorBoard and MLflow, beside metrics.jsonl. Rank 0 writes them, in threads."""
+"""Additional loggers of a run's metrics, for TensorBoard and MLflow. Rank 0 writes them, in threads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from trainmaster.loggers.tensorboard import TensorBoard
 
 
 class Loggers:
-    """`output`: the run's folder. `kept`: the one that a process which goes on with the run finds again. `params`: the
-    training config, for loggers that keep such. `say`: told (reason, message) once if writing fails; training goes on
-    without."""
+    """The additional loggers of a run.
+
+    `output` is the run's folder. `kept` is a folder that a process which continues the run finds again. `params` is the
+    training config, for loggers that store it. `say` is called with (reason, message) once if writing fails; training
+    continues without the logger.
+    """
 
     def __init__(
         self,
@@ -26,7 +29,7 @@ class Loggers:
         kept: Path | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises ConfigError for what can't be written at all."""
+        """Raises ConfigError if a logger cannot write at all."""
         self._begun: list[Target] = []
         self._targets: list[Target] = []
         if config is not None and config.tensorBoard is not None:
@@ -35,14 +38,16 @@ class Loggers:
             self._targets.append(Mlflow(config.mlflow, output, say, kept or output, params or {}))
 
     def begin(self, step: int) -> None:
-        """Training goes on from `step`: what an earlier process wrote of later ones counts no more. Raises ConfigError
-        for a folder that can't be written to."""
+        """Begin after `step`. What an earlier process wrote for later steps no longer counts.
+
+        Raises ConfigError for a folder that cannot be written to.
+        """
         for target in self._targets:
             target.begin(step)
             self._begun.append(target)
 
     def step(self, numbers: Mapping[str, Any]) -> None:
-        """The numbers of a step, as metrics.jsonl has them."""
+        """Log the numbers of a step, as metrics.jsonl has them."""
         if not self._begun:
             return
         rest = {f"train/{name}": float(value) for name, value in numbers.items() if name not in ("step", "seconds")}
@@ -53,7 +58,8 @@ class Loggers:
         self._put(step, {"evaluation/loss": loss})
 
     def close(self, timeout_s: float | None = None, finished: bool = False) -> None:
-        """Write what is left. After this nothing is taken any more. `finished`: nobody will go on with this run."""
+        """Write what is left. After this nothing is logged. With `finished`, no other process will continue this
+        run."""
         begun, self._begun = self._begun, []
         end = None if timeout_s is None else time.monotonic() + timeout_s
         for target in begun:

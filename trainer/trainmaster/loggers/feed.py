@@ -1,5 +1,5 @@
-"""What loggers have in common, and numbers on their way to one: its thread takes them, so that no step waits for a disk
-or a server."""
+"""The interface of a logger, and a queue of its numbers: a thread writes them, so that no step waits for a disk or a
+server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Feed:
         self._thread: threading.Thread | None = None
 
     def start(self, work: Callable[[], None], name: str) -> None:
-        """`work` is a thread's: it takes until there is nothing more, whatever fails."""
+        """Start a thread that runs `work`, which must take points until there are no more, whatever fails."""
         self._thread = threading.Thread(target=work, name=name, daemon=True)
         self._thread.start()
 
@@ -36,22 +36,22 @@ class Feed:
                 self._changed.notify()
 
     def take(self, most: int) -> list[Point]:
-        """The oldest that wait; waits for one. Nothing at the end."""
+        """Return the oldest waiting points, at most `most`. Wait for one. Return [] at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self.over)
             return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 
     def idle(self) -> bool:
-        """Whether all has been taken."""
+        """Return True if all points have been taken."""
         return not self._waiting
 
     def pause(self, seconds: float) -> None:
-        """Wait so long, or until nothing more comes."""
+        """Wait for some seconds, or until no more points will come."""
         with self._changed:
             self._changed.wait_for(lambda: self.over, seconds)
 
     def close(self, timeout_s: float | None) -> None:
-        """Let the thread take what is left."""
+        """Let the thread take the points that are left."""
         with self._changed:
             self.over = True
             self._changed.notify()
@@ -60,17 +60,18 @@ class Feed:
 
 
 Say = Callable[[str, str], None]
-"""Is told (reason, message) once if writing fails."""
+"""A function that is called once with (reason, message) if writing fails."""
 
 
 class Target(Protocol):
-    """Where numbers go."""
+    """The interface of a logger."""
 
     def begin(self, step: int) -> None:
-        """Training goes on from `step`. Raises ConfigError for what a person has to change."""
+        """Begin after `step`. Raises ConfigError for something that a person has to change."""
 
     def put(self, point: Point) -> None:
-        """Returns at once."""
+        """Take a point, and return at once."""
 
     def close(self, timeout_s: float | None, finished: bool) -> None:
-        """Write what is left, for so long at most. `finished`: the run is complete, nobody goes on with it."""
+        """Write what is left, within `timeout_s` seconds. With `finished`, the run is complete and will not be
+        continued."""

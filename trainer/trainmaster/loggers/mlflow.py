@@ -31,7 +31,7 @@ _MOST_PARAM = 500  # characters, that servers of all versions take
 _PAUSES_S = (1.0, 60.0)  # the first and the longest while a server is away
 
 _DEFAULTS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # a training tells nobody what it wasn't asked to
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # a training must not send data that no user has asked for
     "MLFLOW_ALLOW_FILE_STORE": "true",  # a folder needs no database, and outlives any process that writes to it
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # with a password that stands in it
     # We try again ourselves, and want to know soon that there is a reason to.
@@ -41,12 +41,12 @@ _DEFAULTS = {
 
 
 class Mlflow:
-    """`kept`: a folder that the next process of this run has too; None: the job's uid has to do."""
+    """A run in MLflow. `kept` is a folder that the next process of this run has, too; None: the job's uid is used."""
 
     def __init__(
         self, config: MlflowConfig, output: Path | None, say: Say, kept: Path | None, params: Mapping[str, Any]
     ) -> None:
-        """Raises ConfigError where there is nowhere to write, or nothing to write with."""
+        """Raises ConfigError if there is no place to write, or no package to write with."""
         if importlib.util.find_spec("mlflow") is None:
             raise ConfigError(
                 "loggers.mlflow needs the package mlflow-skinny, or mlflow, in the image: pip install mlflow-skinny"
@@ -158,14 +158,14 @@ class Mlflow:
         path = self._kept / FILE
         try:
             return str(json.loads(path.read_bytes())["run"])
-        except (OSError, ValueError, KeyError, TypeError):  # there is none, or nobody can read it
+        except (OSError, ValueError, KeyError, TypeError):  # there is none, or it cannot be read
             key = uuid.uuid4().hex
         atomic_write.write(path, json.dumps({"run": key}) + "\n")
         return key
 
 
 def flattened(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted name, value in words) of what a config says, as MLflow takes them."""
+    """Yield (dotted name, value as text) of a config's fields, in the form that MLflow accepts."""
     for name, value in values.items():
         path = re.sub(r"[^\w\-. :/]", "_", f"{within}{name}")[:250]
         if isinstance(value, Mapping):
@@ -184,6 +184,6 @@ def _folder(output: Path | None) -> str:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether a server has understood it, and would answer the same again."""
+    """Return True if a server has understood the request, and would give the same answer again."""
     status = getattr(error, "get_http_status_code", None)
     return callable(status) and status() in (400, 404, 409, 413)

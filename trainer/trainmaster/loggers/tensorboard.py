@@ -13,7 +13,7 @@ from trainmaster.loggers.feed import Feed, Point, Say
 
 class TensorBoard:
     def __init__(self, config: TensorBoardConfig, output: Path | None, say: Say) -> None:
-        """Raises ConfigError for what can't be written at all."""
+        """Raises ConfigError if event files cannot be written at all."""
         self._say = say
         self._feed = Feed()
         self._folder = _folder(config, output)

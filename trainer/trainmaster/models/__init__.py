@@ -1,7 +1,7 @@
-"""Models that know nothing of parallelism. Importing this package imports no torch; `build` does.
+"""Models, whose code does not know of parallelism. The import of this package imports no torch; `build` does.
 
 A model is an `nn.Module` with `forward(tokens[B, T] int64) -> logits[B, T, V]` and a `plan`
-(`parallel.model_plan.Plan`) of how it can be taken apart.
+(`parallel.model_plan.Plan`), which says how it can be divided.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ MODELS: dict[str, type[ModelOptions]] = {
 
 
 def validate(config: ModelConfig) -> ModelOptions:
-    """The model's options, checked. Of a model of one's own, what can be known without importing it. Raises ConfigError
-    in words."""
+    """Return the model's options. Raises ConfigError, in a sentence, for a model or an option that is not known.
+
+    For a user's own model, only what is known without importing it is checked.
+    """
     if own.is_own(config.name):
         own.check_name(config.name)
         return read(own.OwnOptions, config.options, "model.options")
@@ -40,14 +42,14 @@ def validate(config: ModelConfig) -> ModelOptions:
 
 
 def described(config: ModelConfig) -> dict[str, Any]:
-    """{name, options}, all of them: what a checkpoint says of the model whose weights it has. Raises ConfigError."""
+    """Return {name, options} with all options, as a checkpoint describes the model. Raises ConfigError."""
     return {"name": config.name, "options": validate(config).resolved()}
 
 
 def check_same(saved: Mapping[str, Any], config: ModelConfig, checkpoint: str) -> None:
-    """Raises ConfigError, one sentence a line, if `config` isn't the model `saved` (`described`) of a checkpoint.
+    """Raise ConfigError, with one sentence per line, if `config` is not the model `saved` of a checkpoint.
 
-    A checkpoint that says nothing of its model passes.
+    `saved` comes from `described`. A checkpoint that does not describe its model passes.
     """
     if not saved:
         return
@@ -70,11 +72,11 @@ def check_same(saved: Mapping[str, Any], config: ModelConfig, checkpoint: str) -
 
 
 def build(config: ModelConfig, seed: int, device: Any = None) -> nn.Module:
-    """The model with its initial weights on `device` (default: CPU).
+    """Return the model with its initial weights on `device` (default: CPU).
 
-    The weights depend on the seed and on each parameter's name, and on nothing else: not on the mesh, not on the
-    order of construction, not on torch's global generator. A model of one's own makes them as it likes, from that
-    generator at the seed. Raises ConfigError.
+    The weights depend only on the seed and on the name of each parameter: not on the mesh, the order of construction,
+    or torch's global generator. A user's own model initializes its weights itself, with that generator set to the seed.
+    Raises ConfigError.
     """
     options = validate(config)
     if isinstance(options, own.OwnOptions):
@@ -88,12 +90,12 @@ def build(config: ModelConfig, seed: int, device: Any = None) -> nn.Module:
 
 
 def facts(config: ModelConfig) -> Facts:
-    """What the data and the layout have to know of the model. Raises ConfigError."""
+    """Return what the data and the layout must know of the model. Raises ConfigError."""
     return validate(config).facts(config.name)
 
 
 def module(options: ModelOptions) -> nn.Module:
-    """The model on torch's default device and in its default type, its weights as its layers happen to make them."""
+    """Return the model on torch's default device, in its default dtype and with the initial weights of its layers."""
     if isinstance(options, MoEOptions):
         from trainmaster.models.moe import MoETransformer
 

@@ -1,7 +1,7 @@
-"""A BERT: an encoder that is trained to tell the tokens that were masked. Shapes as in `layers`.
+"""A BERT: an encoder that is trained to predict masked tokens. Shapes as in `layers`.
 
 Devlin et al., arXiv 1810.04805. Norms come before attention and MLP, as in the BERT of Megatron-LM (Shoeybi et al.,
-arXiv 1909.08053, section 5.3), and there are no segments: its samples are one text each.
+arXiv 1909.08053, section 5.3). There are no segments: each sample is one text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A small convolutional network with residual blocks (He et al., arXiv 1512.03385), over images [B, C, H, W].
 
-Groups are normalized (Wu and He, arXiv 1803.08494), not batches: so a sample's loss doesn't depend on which others are
-in its rank's micro-batch.
+It normalizes groups (Wu and He, arXiv 1803.08494) instead of batches, so that a sample's loss does not depend on the
+other samples in the micro-batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CNN(nn.Module):  # type: ignore[misc]
         self._block = math.sqrt(2 / (9 * width)) / math.sqrt(options.layers)
 
     def initial_std(self, name: str) -> float | None:
-        """Standard deviation of a parameter's initial values; None: it starts as ones."""
+        """Return the standard deviation of a parameter's initial values, or None if they are ones."""
         if name.endswith(".bias"):
             return 0.0
         if "norm" in name:
@@ -47,7 +47,7 @@ class CNN(nn.Module):  # type: ignore[misc]
         return 1 / math.sqrt(self._fan_in[name]) if name in self._fan_in else self._block
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [B, V] of V classes."""
+        """Return the logits [B, V] of V classes for images [B, C, H, W]."""
         x = self.stem(images)
         for block in self.blocks:
             x = block(x)

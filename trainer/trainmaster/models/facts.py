@@ -1,4 +1,4 @@
-"""What the data and the layout have to know of a model: known without building it."""
+"""What the data and the layout must know of a model without building it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Objective = Literal["NextToken", "MaskedTokens", "Class"]
-"""What a model is trained to tell: the token after each one, those that were masked, or the class of an image."""
+"""What a model is trained to predict: the next token, the masked tokens, or the class of an image."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a model. `axes`: of the mesh, besides data parallelism, those that it can be taken apart along."""
+    """Facts about a model. `axes` are the axes of the mesh, other than data parallelism, along which it can be
+    divided."""
 
     name: str
     layers: int

@@ -1,4 +1,4 @@
-"""Initial weights as a pure function of (seed, name of the parameter)."""
+"""Initial weights, as a pure function of the seed and the parameter's name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Initializable(Protocol):
 
 
 def initialize(model: nn.Module, seed: int) -> None:
-    """Fill each parameter of `model`, which says by `initial_std(name)` how, from a generator of its own."""
+    """Fill each parameter of `model` from a generator of its own, as `model.initial_std(name)` says."""
     for name, parameter in model.named_parameters():
         std = model.initial_std(name)
         with torch.no_grad():
@@ -26,5 +26,5 @@ def initialize(model: nn.Module, seed: int) -> None:
 
 
 def generator(seed: int, name: str) -> torch.Generator:
-    """A CPU generator keyed by (seed, name); its numbers are the same on every machine."""
+    """Return a CPU generator seeded by (seed, name). Its numbers are the same on every machine."""
     return torch.Generator().manual_seed(seed_of("initial", seed, name))

@@ -1,7 +1,8 @@
-"""Layers that models share. Shapes: B sequences, T positions, H heads of queries, G heads of keys and values, K width
-of a head, W width of the stream, F hidden width of an MLP, V tokens of the vocabulary.
+"""Layers that models share.
 
-Nothing here counts heads or hidden units but by the shapes that it meets: so they may be in parts on several ranks.
+Shapes: B sequences, T positions, H heads of queries, G heads of keys and values, K width of a head, W width of the
+stream, F hidden width of an MLP, V tokens of the vocabulary. The layers take the numbers of heads and hidden units from
+the shapes that they get, so that these may be divided among ranks.
 """
 
 from __future__ import annotations
@@ -20,50 +21,51 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class CausalAttention(nn.Module):  # type: ignore[misc]
-    """No parameters; a module so that a plan can name it."""
+    """Causal attention. It has no parameters; it is a module so that a plan can name it."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """[B, H, T, K] of q [B, H, T, K], k and v [B, G, T, K]; H is a multiple of G (arXiv 2305.13245)."""
+        """Return [B, H, T, K] for q [B, H, T, K], and k and v [B, G, T, K]; H is a multiple of G (arXiv 2305.13245)."""
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
 
 class BidirectionalAttention(nn.Module):  # type: ignore[misc]
-    """No parameters. Each position sees all of its sequence."""
+    """Attention in which each position sees the whole sequence. It has no parameters."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """[B, H, T, K] of q, k and v, [B, H, T, K] each."""
+        """Return [B, H, T, K] for q, k and v, each [B, H, T, K]."""
         return F.scaled_dot_product_attention(q, k, v)
 
 
 class Positions(nn.Module):  # type: ignore[misc]
-    """Learned embeddings of positions. A module so that a plan can name it: a rank may have a slice of the sequence."""
+    """Learned embeddings of positions. It is a module so that a plan can name it: a rank may have a slice of the
+    sequence."""
 
     def __init__(self, context: int, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(context, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, T, W] with that of its position added to each token."""
+        """Return x [B, T, W] with the embedding of its position added to each token."""
         return self.at(x, 0)
 
     def at(self, x: Tensor, first: int) -> Tensor:
-        """The same of a slice of the sequence, from position `first` on."""
+        """Return the same for a slice of the sequence that begins at position `first`."""
         return x + self.weight[first : first + x.shape[1]]
 
 
 class SequenceSums(nn.Module):  # type: ignore[misc]
-    """No parameters; a module so that a plan can name it."""
+    """Sums over a sequence. It has no parameters; it is a module so that a plan can name it."""
 
     def forward(self, sums: Tensor) -> Tensor:
-        """Sums over a sequence [B, …], without a gradient: of the whole one, wherever its parts are."""
+        """Return sums [B, …] over the whole sequence, if each rank has a part of it, without a gradient."""
         return sums
 
 
 class AuxiliaryLoss(nn.Module):  # type: ignore[misc]
-    """Lets a model add to its loss from within: no outputs have to be passed on, from stage to stage, for it.
+    """Adds to the loss from within a model, so that no further outputs have to be passed from stage to stage.
 
-    scale: what the loss, a sum over tokens, is multiplied by: 1 / tokens of the step, set before each step. None: the
-    loss is a mean over the tokens that are there.
+    `scale` is the factor of the auxiliary loss, which is a sum over tokens: 1 / tokens of the step, set before each
+    step. If it is None, the loss is a mean over the tokens of x.
     """
 
     def __init__(self) -> None:
@@ -71,7 +73,7 @@ class AuxiliaryLoss(nn.Module):  # type: ignore[misc]
         self.scale: float | Tensor | None = None
 
     def forward(self, x: Tensor, loss: Tensor) -> Tensor:
-        """x [B, T, W], whose backward pass is that of `loss`, a scalar, too."""
+        """Return x [B, T, W]. Its backward pass also computes the gradients of `loss`, a scalar."""
         return _Attached.apply(x, loss, 1 / (x.shape[0] * x.shape[1]) if self.scale is None else self.scale)
 
 
@@ -89,7 +91,7 @@ class _Attached(torch.autograd.Function):  # type: ignore[misc]
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """Attention and an MLP, each added to the stream, of which it gets the normalized values."""
+    """Attention and an MLP. Each gets the normalized stream, and its output is added to the stream."""
 
     def __init__(
         self, width: int, eps: float, attention: nn.Module, mlp: nn.Module, norm: type[nn.Module] = nn.RMSNorm
@@ -101,14 +103,17 @@ class Block(nn.Module):  # type: ignore[misc]
         self.mlp = mlp
 
     def forward(self, x: Tensor, *shared: Any) -> Tensor:
-        """shared: what the attention gets besides the stream x [B, T, W]."""
+        """Return the stream after this block, [B, T, W]. `shared` are further inputs of the attention."""
         x = x + self.attention(self.attention_norm(x), *shared)
         return x + self.mlp(self.mlp_norm(x))
 
 
 class ReversibleBlock(Block):
-    """The same in two streams, x [B, T, 2 W]: attention of the second is added to the first, then an MLP of the first
-    to the second. So its input follows from its output (Gomez et al., arXiv 1707.04585)."""
+    """A block of two streams, x [B, T, 2 W]: attention to the second is added to the first, an MLP of the first to the
+    second.
+
+    So its input can be computed from its output (Gomez et al., arXiv 1707.04585).
+    """
 
     def forward(self, x: Tensor, *shared: Any) -> Tensor:
         x1, x2 = x.chunk(2, -1)
@@ -116,19 +121,19 @@ class ReversibleBlock(Block):
         return torch.cat((y1, x2 + self.second(y1)), -1)
 
     def first(self, x: Tensor, *shared: Any) -> Tensor:
-        """What is added to the first stream, of the second [B, T, W]."""
+        """Return what is added to the first stream, computed from the second stream [B, T, W]."""
         return self.attention(self.attention_norm(x), *shared)
 
     def second(self, x: Tensor) -> Tensor:
-        """What is added to the second stream, of the first [B, T, W] as it is then."""
+        """Return what is added to the second stream, computed from the updated first stream [B, T, W]."""
         return self.mlp(self.mlp_norm(x))
 
 
 class Transformer(nn.Module):  # type: ignore[misc]
     """A stack of `blocks` between an embedding and a head.
 
-    hidden: of the MLPs. norm: of what the last block leaves. embed, shared, blocks and unembed are `forward` in parts:
-    stages of a pipeline call them one by one.
+    `hidden` is the hidden width of the MLPs, and `norm` is applied after the last block. embed, shared, blocks and
+    unembed are the parts of `forward`; the stages of a pipeline call them separately.
     """
 
     def __init__(
@@ -148,7 +153,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
         self.head = nn.Linear(options.width, vocabulary, bias=bias)
 
     def initial_std(self, name: str) -> float | None:
-        """Standard deviation of a parameter's initial values; None: it starts as ones."""
+        """Return the standard deviation of a parameter's initial values, or None if they are ones."""
         if name.endswith(".bias"):
             return 0.0
         if "norm" in name:
@@ -162,9 +167,9 @@ class Transformer(nn.Module):  # type: ignore[misc]
         return 1 / math.sqrt(self.width)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V] at each of tokens [B, T]: of a decoder, of the token that follows it.
+        """Return logits [B, T, V] at each of tokens [B, T]; those of a decoder are for the token that follows.
 
-        positions: int64 [T], of the tokens in their sequence; from 0 on if it is left out.
+        `positions` int64 [T] are the positions of the tokens in their sequence. Default: 0 to T - 1.
         """
         x = self.embed(tokens)
         if positions is None:
@@ -175,21 +180,23 @@ class Transformer(nn.Module):  # type: ignore[misc]
         return self.unembed(x)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """The stream [B, T, W] that the first block gets."""
+        """Return the stream [B, T, W] that the first block gets."""
         return self.embedding(tokens)
 
     def shared(self, positions: Tensor, x: Tensor) -> tuple[Any, ...]:
-        """What each block gets besides the stream."""
+        """Return the inputs of each block other than the stream."""
         return ()
 
     def unembed(self, x: Tensor) -> Tensor:
-        """Logits of the stream that the last block leaves."""
+        """Return the logits for the stream after the last block."""
         return self.head(self.norm(x))
 
 
 class Decoder(Transformer):
-    """A decoder-only transformer: rotary positions, RMS norm, no biases. With `options.reversible` it has two streams,
-    both of which begin as the embedding; its head gets their mean."""
+    """A decoder-only transformer: rotary positions, RMS norm, no biases.
+
+    With `options.reversible` it has two streams. Both begin as the embedding, and the head gets their mean.
+    """
 
     def __init__(
         self,
@@ -216,9 +223,9 @@ class Decoder(Transformer):
 
 
 def rotations(positions: Tensor, width: int, dtype: torch.dtype, base: float) -> Rotation:
-    """Cosine and sine [T, K] of the rotary embedding (Su et al., arXiv 2104.09864), computed in fp32.
+    """Return cosine and sine [T, K] of the rotary embedding (Su et al., arXiv 2104.09864), computed in fp32.
 
-    Not a buffer: it would be one more thing to shard, to cast and to save, and costs microseconds.
+    They are not a buffer, which would have to be sharded, cast and saved. To compute them costs microseconds.
     """
     frequency = base ** (torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / -width)
     angle = torch.outer(positions.to(torch.float32), frequency).repeat(1, 2)
@@ -226,12 +233,15 @@ def rotations(positions: Tensor, width: int, dtype: torch.dtype, base: float) ->
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """x [B, H, T, K] with each pair (i, i + K/2) turned by its position's angle."""
+    """Return x [B, H, T, K] with each pair (i, i + K/2) rotated by its position's angle."""
     cosine, sine = rotation
     low, high = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-high, low), dim=-1) * sine
 
 
 def residual_std(width: int, layers: int) -> float:
-    """Of what feeds the residual stream: scaled down by its depth (GPT-2), so that the stream's variance isn't."""
+    """Return the standard deviation of weights whose outputs are added to the residual stream.
+
+    It decreases with the depth (GPT-2), so that the variance of the stream does not grow with it.
+    """
     return 1 / math.sqrt(width) / math.sqrt(2 * layers)

@@ -1,6 +1,6 @@
-"""Which parallelism a model allows: known from its options, before any process starts.
+"""Which parallelism a model allows, from its options alone, before any process starts.
 
-Imports neither torch nor numpy.
+It imports neither torch nor numpy.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from trainmaster.models.facts import Facts
 
 
 def validate(config: TrainingConfig) -> None:
-    """Raises ConfigError with all that the model doesn't allow, one sentence a line."""
+    """Raise ConfigError with everything that the model does not allow, one sentence per line."""
     problems = list(_problems(config, models.facts(config.model)))
     if problems:
         raise ConfigError("\n".join(problems))
 
 
 def is_plain(degrees: Mapping[str, int], precision: str) -> bool:
-    """Whether parameters stay as they are on each rank: nothing is sharded, cast, or split among replicas."""
+    """Return True if parameters are plain tensors on each rank: not sharded, cast, or split among replicas."""
     whole = all(degrees.get(axis, 1) == 1 for axis in ("dpShard", "cp"))
     return precision == "fp32" and whole and (degrees.get("dpReplicate", 1) == 1 or degrees.get("tp", 1) == 1)
 
@@ -53,13 +53,13 @@ def _problems(config: TrainingConfig, facts: Facts) -> Iterator[str]:
         )
     elif config.batch.autoMicro and config.outer is not None:
         yield "batch.autoMicro: the memory of islands can't be estimated; batch.micro would do"
-    # Of layouts that nobody has typed: `plan` asks.
+    # These layouts come from `plan`, not from a person.
     refusals = (config.compression_refusal(), config.muon_refusal(), config.compile_refusal(), config.noise_refusal())
     yield from filter(None, refusals)
 
 
 def _sizes(config: TrainingConfig, facts: Facts) -> Iterator[str]:
-    """What doesn't divide, or doesn't suffice."""
+    """Yield a sentence for each size of the model that does not divide, or is too small."""
     degrees = config.parallelism
     tp, cp, pp, ep = (degrees.tp or 1), (degrees.cp or 1), (degrees.pp or 1), (degrees.ep or 1)
     yield from _tensor(tp, facts)
@@ -123,6 +123,6 @@ def _context(cp: int, tp: int, context: ContextConfig, facts: Facts) -> Iterator
 
 
 def _listed(size: int) -> str:
-    """The divisors of a size, as far as people would take them."""
+    """Return the divisors of a size as text, the first eight of them up to 1024."""
     found = [n for n in divisors(size) if n <= 1024]
     return ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")

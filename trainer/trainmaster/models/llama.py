@@ -1,4 +1,4 @@
-"""A Llama: rotary positions, RMS norm, SwiGLU, fewer heads of keys and values than of queries. Shapes as in `layers`.
+"""A Llama: rotary positions, RMS norm, SwiGLU, fewer heads for keys and values than for queries. Shapes as in `layers`.
 
 Touvron et al., arXiv 2302.13971; grouped queries: Ainslie et al., arXiv 2305.13245.
 """
@@ -47,7 +47,7 @@ class Attention(nn.Module):  # type: ignore[misc]
 
 
 class SwiGLU(nn.Module):  # type: ignore[misc]
-    """Shazeer, arXiv 2002.05202."""
+    """An MLP with a gate (Shazeer, arXiv 2002.05202)."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -82,5 +82,5 @@ class Llama(Decoder):
         super().__init__(options, options.vocabulary, options.hidden_width, blocks, eps, options.rope_theta)
 
     def mlp(self, options: LlamaOptions) -> nn.Module:
-        """Of a block."""
+        """Return the MLP of a block."""
         return SwiGLU(options.width, options.hidden_width)

@@ -1,4 +1,4 @@
-"""Options of the built-in models."""
+"""The options of the built-in models."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from trainmaster.models.open_options import Options
 
 
 class ModelOptions(Options):
-    """What all models have."""
+    """The options that all models have."""
 
     free: ClassVar[frozenset[str]] = frozenset()
-    """Options that weights don't depend on: they may change when a job goes on from a checkpoint."""
+    """Options that weights don't depend on: they may change when a job continues from a checkpoint."""
 
     later: ClassVar[dict[str, Any]] = {}
-    """What checkpoints had, that say nothing of these options."""
+    """The values of options that are newer than some checkpoints, for checkpoints without them."""
 
     def facts(self, name: str) -> Facts:
-        """What of the model called `name` the data and the layout have to know."""
+        """Return what the data and the layout must know of the model with this name."""
         raise NotImplementedError
 
     def resolved(self) -> dict[str, Any]:
-        """All options by name, with what was left to be derived."""
+        """Return all options by name, with derived values instead of those that were not set."""
         return self.model_dump()
 
 
 class TransformerOptions(ModelOptions):
-    """What all transformers have."""
+    """The options that all transformers have."""
 
     layers: int = Field(4, ge=1, le=1024)
     heads: int = Field(4, ge=1, le=1024)
@@ -49,7 +49,7 @@ class TransformerOptions(ModelOptions):
 
 
 class DecoderOptions(TransformerOptions):
-    """What all decoder-only transformers have: rotary positions, so that weights fit any context."""
+    """The options of all decoder-only transformers. Positions are rotary, so that the weights fit any context."""
 
     free = TransformerOptions.free | {"context"}
     later: ClassVar[dict[str, Any]] = {"reversible": False}
@@ -63,7 +63,7 @@ class DecoderOptions(TransformerOptions):
 
 
 class BertOptions(TransformerOptions):
-    """An encoder with learned positions, LayerNorm and biases, trained on masked tokens."""
+    """The options of an encoder with learned positions, LayerNorm and biases, trained on masked tokens."""
 
     vocabulary: int = Field(264, ge=2, le=2**24, description="Tokens, [MASK] among them; bytes need 257.")
     mask_token: int = Field(-1, ge=-1, description="The number of [MASK]; -1: the last of the vocabulary.")
@@ -76,7 +76,7 @@ class BertOptions(TransformerOptions):
 
     @property
     def mask(self) -> int:
-        """The number of [MASK]."""
+        """Return the number of the token [MASK]."""
         return self.vocabulary - 1 if self.mask_token < 0 else self.mask_token
 
     def facts(self, name: str) -> Facts:
@@ -98,7 +98,7 @@ class BertOptions(TransformerOptions):
 
 
 class GPTOptions(DecoderOptions):
-    """A decoder-only transformer over bytes: rotary positions, RMS norm, no biases."""
+    """The options of a decoder-only transformer over bytes: rotary positions, RMS norm, no biases."""
 
     free = DecoderOptions.free | {"dropout"}
     dropout: float = Field(0.0, description="Only 0 so far.")
@@ -125,7 +125,7 @@ class GPTOptions(DecoderOptions):
 
 
 class LlamaOptions(DecoderOptions):
-    """A Llama: SwiGLU, grouped queries, rotary positions, RMS norm, no biases."""
+    """The options of a Llama: SwiGLU, grouped queries, rotary positions, RMS norm, no biases."""
 
     kv_heads: int = Field(0, ge=0, le=1024, description="Heads of keys and values; 0: as many as heads.")
     hidden: int = Field(0, ge=0, le=2**24, description="Of the MLP. 0: 8/3 of width, up to the next multiple of 16.")
@@ -164,12 +164,12 @@ class LlamaOptions(DecoderOptions):
 
     @property
     def hidden_width(self) -> int:
-        """Of the MLP."""
+        """Return the hidden width of the MLP."""
         return self.hidden or -(-self.width * 8 // 3 // 16) * 16
 
 
 class MoEOptions(LlamaOptions):
-    """A Llama with a mixture of experts in each block."""
+    """The options of a Llama with a mixture of experts in each block."""
 
     free = LlamaOptions.free | {"balance"}
     experts: int = Field(8, ge=2, le=4096)
@@ -189,14 +189,14 @@ class MoEOptions(LlamaOptions):
     def _not_reversible(self) -> MoEOptions:
         if self.reversible:
             raise ValueError(
-                "reversible: inputs that are computed anew differ in their last bits, and tokens could choose other "
+                "reversible: inputs that are computed again differ in their last bits, so tokens could choose other "
                 "experts; only false would do"
             )
         return self
 
 
 class CNNOptions(ModelOptions):
-    """A convolutional network over images."""
+    """The options of a convolutional network over images."""
 
     layers: int = Field(2, ge=1, le=1024)
     width: int = Field(32, ge=1, le=2**16, description="Channels between convolutions.")

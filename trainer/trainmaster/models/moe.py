@@ -1,9 +1,9 @@
-"""A mixture of experts: a Llama whose MLPs are several, of which each token takes a few. Shapes as in `layers`; E
-experts, k of them for each token, N = B x T tokens.
+"""A mixture of experts: a Llama with several MLPs in each block, of which each token uses some.
 
-Shazeer et al., arXiv 1701.06538; no token is ever dropped. The loss that keeps experts evenly used is computed for each
-sequence by itself (DeepSeek-V3, arXiv 2412.19437, section 2.1.2), so that it is a sum over sequences: the same, however
-these are spread over micro-batches and ranks.
+Shapes as in `layers`; E experts, k of them for each token, N = B x T tokens. Shazeer et al., arXiv 1701.06538; no token
+is ever dropped. The loss that balances the use of experts is computed for each sequence separately (DeepSeek-V3, arXiv
+2412.19437, section 2.1.2). So it is a sum over sequences, which is the same for every division of them among
+micro-batches and ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class MoE(nn.Module):  # type: ignore[misc]
         return self.auxiliary(y, self.balance * self._imbalance(probabilities, choices)) if self.balance else y
 
     def _imbalance(self, probabilities: Tensor, choices: Tensor) -> Tensor:
-        """Summed over tokens: E x (share of the sequence's choices) x (probability), 1 per token if all is even."""
+        """Return E x (share of the sequence's choices) x (probability), summed over tokens: 1 per token if all is
+        even."""
         batch, time, experts = probabilities.shape
         counts = torch.zeros(batch, experts + 1, device=choices.device)
         counts[:, :experts].scatter_add_(1, choices.flatten(1), torch.ones_like(choices.flatten(1), dtype=counts.dtype))

@@ -1,6 +1,6 @@
-"""Options of a model or a data source: open maps in the job, typed models here.
+"""The options of a model or a data source: open maps in the job, typed models here.
 
-Neither torch nor numpy is imported, so that the command line checks a job without them.
+Neither torch nor numpy is imported, so that the command line can check a job without them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainmaster.errors import ConfigError, unknown
 
 
 class Options(BaseModel):
-    """Base of all option models. Numbers in quotes are refused, not guessed."""
+    """The base class of all options. Numbers in quotes are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -23,7 +23,7 @@ O = TypeVar("O", bound=Options)  # noqa: E741
 
 
 def read(cls: type[O], values: Mapping[str, Any], where: str) -> O:
-    """The options in `values`. Raises ConfigError with all that is wrong, one sentence a line."""
+    """Return `values` as options. Raises ConfigError with everything that is wrong, one sentence per line."""
     try:
         return cls(**values)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""A model of one's own: `model.name: "module:function"`. Nothing of it is imported before a rank builds it."""
+"""A user's own model: `model.name: "module:function"`. Its module is imported only when a rank builds it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OwnOptions(ModelOptions):
-    """Any options. Three of them tell the data what samples to make; the others are the function's."""
+    """Any options. Three of them tell the data which samples to make; the others are for the user's function."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -41,20 +41,21 @@ class OwnOptions(ModelOptions):
 
 
 def is_own(name: str) -> bool:
+    """Return True if the name is that of a user's own model."""
     return ":" in name
 
 
 def check_name(name: str) -> None:
-    """Raises ConfigError if `name` can't be one of a function in a module."""
+    """Raise ConfigError if `name` cannot be that of a function in a module."""
     module, _, function = name.partition(":")
     if not (function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         raise ConfigError(f"model.name: {name!r} isn't module:function, such as my_package.models:build")
 
 
 def module(name: str, options: OwnOptions, seed: int) -> nn.Module:
-    """What the function returns when it gets the options, a dict. Raises ConfigError if that is no nn.Module.
+    """Return the module that the function makes of the options, a dict. Raises ConfigError if it is no nn.Module.
 
-    torch's global generator starts from the seed: so all ranks have the same initial weights.
+    torch's global generator is set to the seed, so that all ranks have the same initial weights.
     """
     import torch
 
@@ -64,7 +65,7 @@ def module(name: str, options: OwnOptions, seed: int) -> nn.Module:
         found: Any = importlib.import_module(path)
     except (ImportError, SyntaxError) as error:
         raise ConfigError(
-            f"model.name: module {path} can't be imported ({error}); one on the image's PYTHONPATH would be right"
+            f"model.name: module {path} can't be imported ({error}); it must be on the image's PYTHONPATH"
         ) from error
     build = getattr(found, function, None)
     if not callable(build):

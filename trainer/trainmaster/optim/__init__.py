@@ -1,1 +1,1 @@
-"""Optimizers, and the learning rate."""
+"""Optimizers and the schedule of the learning rate."""

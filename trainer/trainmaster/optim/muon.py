@@ -1,8 +1,8 @@
-"""Muon: what momentum has of a matrix is made orthogonal, so that all its directions move alike.
+"""Muon: the update of a matrix is its momentum made orthogonal, so that all its directions get updates of equal size.
 
 Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024). The scale of an update is that of Liu
-et al., "Muon is Scalable for LLM Training" (arXiv 2502.16982): its root mean square is that of AdamW's, which has all
-other parameters; so both have one learning rate, and one weight decay.
+et al., "Muon is Scalable for LLM Training" (arXiv 2502.16982): its root mean square equals that of AdamW, which trains
+all other parameters. So both use the same learning rate and weight decay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from trainmaster.parallel.model_plan import named, plan_of
 from trainmaster.parallel.redistribute import Hop, batches, hops, on_wholes
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of a polynomial that takes singular values from (0, 1] to about 1, Jordan's: steep at 0, so that five times do."""
+"""Jordan's coefficients of a polynomial that maps singular values in (0, 1] to about 1. It is steep at 0, so that five
+iterations are enough."""
 
 ITERATIONS = 5
 RMS = 0.2  # of AdamW's updates, as they are mostly
@@ -30,7 +31,8 @@ EPS = 1e-7
 
 @dataclass(frozen=True)
 class Matrix:
-    """A parameter of the blocks. stacked: dim 0 counts matrices (experts); else what follows it is one row."""
+    """A parameter of the blocks. If `stacked`, dim 0 counts matrices (experts); otherwise the dims after dim 0 are one
+    row."""
 
     shard: nn.Parameter  # what this rank has of it, plain
     whole: tuple[int, ...]
@@ -39,18 +41,21 @@ class Matrix:
 
     @property
     def scale(self) -> float:
-        """Of an orthogonal update, whose root mean square is 1 / sqrt(max(rows, columns))."""
+        """Return the scale of an orthogonal update, whose root mean square is 1 / sqrt(max(rows, columns))."""
         *_, rows, columns = self.whole if self.stacked else (self.whole[0], math.prod(self.whole[1:]))
         return RMS * math.sqrt(max(rows, columns))
 
 
 def matrices(model: nn.Module, shards: Iterable[tuple[nn.Parameter, nn.Parameter]]) -> list[Matrix]:
-    """Those of the model's blocks. shards: (the model's parameter, this rank's part of it) of each. Raises
-    ConfigError."""
+    """Return the matrices of the model's blocks.
+
+    `shards` has (the model's parameter, this rank's part of it) for each parameter. Raises ConfigError if the model's
+    plan names no blocks.
+    """
     plan = plan_of(model)
     if not plan.blocks:
         raise ConfigError(
-            f"optimizer.name: muon is for the matrices of blocks, and model {type(model).__name__} declares none "
+            f"optimizer.name: muon is for the matrices of blocks, and model {type(model).__name__} declares no blocks "
             f"(plan.blocks); adamw would do"
         )
     own = {id(parameter) for name, parameter in model.named_parameters() if name.startswith(f"{plan.blocks}.")}
@@ -65,9 +70,10 @@ def matrices(model: nn.Module, shards: Iterable[tuple[nn.Parameter, nn.Parameter
 
 
 def orthogonalized(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Each matrix of x [..., N, M], with singular values of about 1 (0.7 to 1.2); computed in `dtype`.
+    """Return the matrices x [..., N, M] with singular values of about 1 (0.7 to 1.2), computed in `dtype`.
 
-    Newton and Schulz' iteration: the singular vectors stay, since each step is an odd polynomial of the matrix.
+    It is the iteration of Newton and Schulz. The singular vectors do not change, because each step is an odd polynomial
+    of the matrix.
     """
     a, b, c = COEFFICIENTS
     tall = x.shape[-2] > x.shape[-1]
@@ -80,10 +86,10 @@ def orthogonalized(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Muon(torch.optim.AdamW):  # type: ignore[misc]
-    """Of matrices; of everything else AdamW.
+    """Muon for matrices, and AdamW for all other parameters.
 
-    A matrix of which this rank has a part is orthogonalized as the whole that it is, which needs the ranks that have
-    the other parts: in `orthogonalize`, before `step`, which needs nobody.
+    A matrix of which this rank has a part is orthogonalized as a whole, which needs the ranks that have the other
+    parts. This is done in `orthogonalize`, before `step`, which needs no other rank.
     """
 
     def __init__(
@@ -94,17 +100,17 @@ class Muon(torch.optim.AdamW):  # type: ignore[misc]
         dtype: torch.dtype,
         **adamw: Any,
     ) -> None:
-        """groups: of all parameters. dtype: to orthogonalize in."""
+        """`groups` have all parameters. `dtype` is used to orthogonalize."""
         super().__init__(groups, **adamw, fused=True)
         self.matrices, self.momentum, self.dtype = matrices, momentum, dtype
         self._found: dict[int, Tensor] = {}  # updates of joined matrices, until the step
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def orthogonalize(self, gradient: Callable[[nn.Parameter], Tensor | None], factor: Tensor | None) -> None:
-        """Updates of the matrices that ranks have parts of. All of these ranks call it.
+        """Compute the updates of the matrices that are divided among ranks. All of these ranks must call it.
 
-        gradient: of this rank's part, which `factor` is going to scale before the step. Neither it nor the state
-        changes here, for the step may come to nothing.
+        `gradient` returns the gradient of this rank's part, which `factor` will scale before the step. Neither the
+        gradient nor the state is changed here, because the step may be dropped.
         """
 
         def wanted(matrix: Matrix) -> Tensor:
@@ -124,7 +130,7 @@ class Muon(torch.optim.AdamW):  # type: ignore[misc]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Any = None) -> None:
-        """As torch's; a step that `found_inf` says is dropped leaves everything as it is."""
+        """Apply the gradients, as torch's AdamW does. If `found_inf` says that the step is dropped, nothing changes."""
         assert closure is None
         gradients = [matrix.shard.grad for matrix in self.matrices]
         for matrix in self.matrices:
@@ -154,7 +160,7 @@ class Muon(torch.optim.AdamW):  # type: ignore[misc]
         shard.copy_(moved)
 
     def _followed(self, matrix: Matrix, gradient: Tensor) -> Tensor:
-        """The momentum, after a gradient."""
+        """Return the momentum of a matrix after this gradient."""
         share = 1 - self.momentum
         momentum: Tensor | None = self.state[matrix.shard].get("momentum_buffer")
         return gradient * share if momentum is None else momentum.lerp(gradient, share)

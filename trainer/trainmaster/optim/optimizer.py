@@ -1,4 +1,4 @@
-"""Optimizers and their learning rate, a pure function of the step."""
+"""Optimizers, and their learning rate as a pure function of the step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trainmaster.parallel.redistribute import local
 
 
 class ShardOptimizer:
-    """A torch optimizer over this rank's shards as plain tensors that share the parameters' memory.
+    """A torch optimizer over this rank's shards, as plain tensors that share the parameters' memory.
 
-    An optimizer over DTensors comes to the same numbers, but dispatches each operation through sharding propagation:
+    An optimizer over DTensors computes the same numbers, but dispatches each operation through sharding propagation:
     0.1 s in the first step after each restart, and milliseconds in every step.
     """
 
@@ -40,8 +40,10 @@ class ShardOptimizer:
         return groups
 
     def orthogonalize(self, factor: torch.Tensor | None) -> None:
-        """Where it `joins`: what needs the other ranks, which all call it before they call `step`. factor: what the
-        gradients, as they are now, are multiplied by until then."""
+        """Compute what needs other ranks, for an optimizer that `joins`. All ranks call it before `step`.
+
+        `factor` is what the gradients, as they are now, will be multiplied by before the step.
+        """
         gradients = {
             id(shard): None if parameter.grad is None else local(parameter.grad)
             for parameter, shard in zip(self.parameters, self.shards, strict=True)
@@ -49,8 +51,10 @@ class ShardOptimizer:
         self.inner.orthogonalize(lambda shard: gradients[id(shard)], factor)
 
     def step(self, rate: float, dropped: torch.Tensor | None = None) -> None:
-        """Apply the gradients at a learning rate, and drop them. dropped: 1.0 if they are not to be applied; the device
-        alone knows."""
+        """Apply the gradients at a learning rate, and drop them.
+
+        `dropped` is 1.0 if they are not to be applied. Only the device knows its value.
+        """
         for parameter, shard in zip(self.parameters, self.shards, strict=True):
             shard.grad = None if parameter.grad is None else local(parameter.grad)
             parameter.grad = None
@@ -66,7 +70,7 @@ class ShardOptimizer:
 def _build(
     shards: list[nn.Parameter], config: OptimizerConfig, precision: str, matrices: list[Matrix]
 ) -> torch.optim.Optimizer:
-    """Matrices decay, vectors (norms, biases) don't."""
+    """Return the optimizer. Weight decay applies to matrices, and not to vectors such as norms and biases."""
     groups = [
         {"params": [p for p in shards if p.dim() >= 2], "weight_decay": config.weightDecay},
         {"params": [p for p in shards if p.dim() < 2], "weight_decay": 0.0},
@@ -92,7 +96,8 @@ def _build(
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
-    """Of step 1 to `steps`: linear warm-up, then a cosine down to minLrRatio, or constant."""
+    """Return the learning rate of a step from 1 to `steps`: linear warm-up, then a cosine to minLrRatio, or
+    constant."""
     if step <= config.warmupSteps:
         return config.lr * step / config.warmupSteps
     if config.schedule == "Constant":

@@ -32,7 +32,7 @@ class ForwardRng:
         self._shared = mesh.data_ranks * mesh.degree("cp") * mesh.degree("pp") == 1  # by all ranks
         self._key: tuple[int, int, range] | None = None
         self._follows = False
-        self._passes = dict.fromkeys(roots, 0)  # of each root in this step
+        self._passes = dict.fromkeys(roots, 0)  # number of passes of each root in this step
         self._before: list[Tensor] = []  # states of the generators, while a pass has its own
         for stage, root in roots.items():
             root.register_forward_pre_hook(partial(self._enter, stage))

@@ -32,7 +32,7 @@ def gradient_norm_squared(model: nn.Module) -> Tensor:
         norms = torch.stack(torch._foreach_norm(joined, 2.0)).float()
         return float(model.counts) * norms.square().sum()
     groups: dict[float, list[Tensor]] = {}
-    weights: dict[Any, float] = {}  # most gradients lie alike
+    weights: dict[Any, float] = {}  # most gradients have the same placements
     plain = float(getattr(model, "counts", True))  # where replicas are no part of the mesh that a gradient knows
     total = torch.zeros((), device=next(model.parameters()).device)
     with torch.no_grad():

@@ -31,7 +31,7 @@ class Hop:
 
     group: Group
     dim: int
-    sizes: tuple[int, ...]  # of the parts
+    sizes: tuple[int, ...]  # sizes of the parts along the dim
 
 
 def hops(tensor: Tensor, apart: int | None = None) -> Iterator[Hop]:

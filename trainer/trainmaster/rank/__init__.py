@@ -1,1 +1,1 @@
-"""What runs inside a rank besides its script. Standard library only."""
+"""Code that runs inside a rank in addition to its script. Standard library only."""

@@ -1,8 +1,8 @@
-"""Counts the collectives of the whole world that this process enters, and the time it waits in any.
+"""Counts the collectives of the whole world that this process enters, and the time that it waits in any collective.
 
-The number lies in the rank's progress record before the collective begins: of ranks that are stuck, the one whose
-number is behind did not arrive. Only what Python calls is seen (our loop, FSDP2, `torch.distributed`); the buckets that
-DDP reduces from C++ are not. Neither is a wait that happens on a device while the host goes on.
+The number is in the rank's progress record before the collective begins: among ranks that are stuck, the one whose
+number is behind did not arrive. Only calls from Python are seen (our loop, FSDP2, `torch.distributed`); the buckets
+that DDP reduces from C++ are not, and neither is a wait on a device while the host goes on.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _KINDS = {
     "gather": "gather",
     "scatter": "scatter",
 }
-"""Methods of a process group, by torch's different releases -> what they are."""
+"""The collective that each method of a process group is, for all supported releases of torch."""
 
 _waited_ns = 0
 _entered = 0
 
 
 def waited_ns() -> int:
-    """Time that this process has spent waiting in collectives."""
+    """Return the nanoseconds that this process has spent waiting in collectives."""
     return _waited_ns
 
 

@@ -1,4 +1,4 @@
-"""From an exception to a verdict: the cause, the exit code, and whether this rank failed only because a peer did."""
+"""From an exception to a verdict: the cause, the exit code, and whether this rank failed only because of a peer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRACEBACK_LIMIT = 32_000
 
 
 def verdict(error: BaseException, step: int, of_memory: Callable[[], str] = lambda: "") -> tuple[dict[str, Any], int]:
-    """(fields of a FAILED message, exit code). of_memory: what there is to say when that has run out."""
+    """Return (fields of a FAILED message, exit code). `of_memory` returns what to add if memory is exhausted."""
     text = "".join(traceback.format_exception(error))
     # Of a mistake of a person the sentence says it all, unless the person's own code has raised it.
     told_whole = isinstance(error, (ConfigError, DataError)) and error.__cause__ is None
@@ -43,7 +43,8 @@ def verdict(error: BaseException, step: int, of_memory: Callable[[], str] = lamb
 
 
 def say(reporter: Reporter, error: BaseException, step: int, of_memory: Callable[[], str] = lambda: "") -> int:
-    """Send the verdict, print the traceback (or, for what a person did, the sentence). Returns the exit code."""
+    """Send the verdict, and print the traceback, or only the sentence if a person made a mistake. Return the exit
+    code."""
     words, code = verdict(error, step, of_memory)
     if isinstance(error, TrainmasterError):
         print(f"trainmaster: {words['message']}", file=sys.stderr)
@@ -58,7 +59,7 @@ def say(reporter: Reporter, error: BaseException, step: int, of_memory: Callable
 
 
 def _safely(tell: Callable[[], str]) -> str:
-    """Whatever else is wrong by now, what has failed first is to be told."""
+    """Return what `tell` returns, or why it failed, so that the first failure is reported in any case."""
     try:
         return tell()
     except Exception as error:  # noqa: BLE001

@@ -1,4 +1,4 @@
-"""Starts an executed rank under observation: what a fork of the zygote gets for free, an interpreter gets from here."""
+"""Starts an executed rank under observation: an interpreter gets here what a fork of the zygote already has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENTRY = "TRAINMASTER_ENTRY"
 
 
 def command(entry: dict[str, Any], flags: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The argument list, and what to add to the environment, that run `entry` under this interpreter."""
+    """Return the argument list, and the additional environment variables, that run `entry` with this interpreter."""
     return [sys.executable, *flags, "-c", code_of_call(__name__, "main")], {_ENTRY: json.dumps(entry)}
 
 

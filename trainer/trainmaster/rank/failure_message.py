@@ -12,14 +12,16 @@ from trainmaster.contract.wire.codes import Cause, ExitCode
 
 
 def tell(cause: Cause, message: str, traceback: str, *, cascade: bool = False, step: int = 0) -> None:
-    """Send them, if an agent listens. Never raises: the process is ending anyway."""
+    """Send the last words to the agent, if there is one. It never raises, because the process is ending anyway."""
     words = {"cause": cause.value, "message": message[:2000], "traceback": traceback[-20000:], "cascade": cascade}
     _send(channel.FAILED, {**words, "step": step})
 
 
 def refuse(words: str) -> int:
-    """Say in a sentence why this rank can't run, to the agent and on standard error. Return the exit code, by which no
-    restart is tried. Never raises."""
+    """Report in a sentence why this rank cannot run, to the agent and on standard error.
+
+    Return the exit code, after which no restart is tried. It never raises.
+    """
     tell(Cause.CONFIG_ERROR, words, "")
     with contextlib.suppress(OSError, ValueError):
         print(f"trainmaster: {words}", file=sys.stderr, flush=True)
@@ -27,7 +29,7 @@ def refuse(words: str) -> int:
 
 
 def tell_exit(code: int) -> None:
-    """Say that the program ends itself by SystemExit. What it printed before are its last words. Never raises."""
+    """Report that the program ends itself by SystemExit. Its last output are its last words. It never raises."""
     _send(channel.EXITS, {"code": code})
 
 

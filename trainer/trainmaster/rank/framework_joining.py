@@ -1,4 +1,4 @@
-"""In a rank: the part of a framework that needs the other ranks, and what refuses a second framework."""
+"""The part of joining a round that depends on the framework, and the refusal of a second framework, in a rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainmaster.rank import failure_message
 _TRAINING = frozenset({"torch", *PACKAGES.values()})
 
 Loaded = Callable[[Any], None]
-"""Gets a module that was imported."""
+"""A function that is called with a module that was imported."""
 
 
 def of_this_rank() -> Framework | None:
@@ -28,14 +28,14 @@ def of_this_rank() -> Framework | None:
 
 
 def trains() -> bool:
-    """Return whether this process has imported a framework, so that it is no mere wrapper of a program that trains."""
+    """Return True if this process has imported a framework, and so is not just a wrapper of a program that trains."""
     return not _TRAINING.isdisjoint(sys.modules)
 
 
 def join(framework: Framework) -> None:
-    """Get the addresses of all ranks, and put what the framework makes of them into this process's environment.
+    """Get the addresses of all ranks, and set the variables that the framework derives from them in this process.
 
-    Does nothing where the framework needs none. Raises OSError when the round's store goes away.
+    It does nothing for a framework that needs none. Raises OSError if the round's store is lost.
     """
     if not framework.addresses:
         return
@@ -63,7 +63,7 @@ def _call(hook: Callable[[Any, Watch], None], watch: Watch, module: Any) -> None
 
 
 def _refuse_meeting(module: Any, framework: Framework, other: Framework, meeting: Meeting) -> None:
-    """Have a function by which ranks of another framework would meet end this rank in a sentence."""
+    """Let a function with which ranks of another framework would meet end this rank with a sentence."""
     *above, last = meeting.name.split(".")
     owner = functools.reduce(getattr, above, module)
     original = getattr(owner, last)

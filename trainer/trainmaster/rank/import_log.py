@@ -1,10 +1,9 @@
-"""The imports of this process, in the order in which they begin, and what they do to the environment.
+"""The imports of this process, in the order in which they begin, and their changes of the environment.
 
-`sys.modules` lists modules in the order in which their imports ended: a package comes after its submodules, although
-it is what ran first. Here the beginning and the end of each import are seen, so each import knows the one that it is
-part of, and a variable that changed belongs to the import that was running, or to the script.
-
-Imports are seen where the import system loads a module: loaders and specs stay as they are.
+`sys.modules` lists modules in the order in which their imports ended: a package comes after its submodules, although it
+ran first. Here the beginning and the end of each import are seen, so each import knows the one that it is part of, and
+a changed variable belongs to the import that was running, or to the script. Imports are seen where the import system
+loads a module; loaders and specs are not changed.
 """
 
 from __future__ import annotations
@@ -20,27 +19,16 @@ from functools import cache
 from importlib.machinery import ModuleSpec
 from typing import Any, Protocol
 
+from trainmaster.rank import environment_prefixes
+
 AT_LOAD = ("torch", "numpy", "torch.distributed")
 """Modules that a zygote has imported before it knows what a script does to its environment."""
-
-_READ_LATER = (
-    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_WORKSPACE_CONFIG"),
-    *("NCCL_", "GLOO_", "MASTER_ADDR", "MASTER_PORT", "TOKENIZERS_PARALLELISM", "ACCELERATE_"),
-    *("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_NAME", "WANDB_RUN_", "WANDB_DIR", "WANDB_MODE", "WANDB_API_KEY"),
-)
-"""How variables begin that libraries read when they are used, and none when it is imported."""
-
-_NOT_BY_TORCH = (
-    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "DATASETS_", "DIFFUSERS_", "DEEPSPEED_"),
-    *("WANDB_", "MLFLOW_", "COMET_", "NEPTUNE_", "CLEARML_", "RAY_", "TF_", "KERAS_", "JAX_", "XLA_"),
-)
-"""How variables begin that neither torch nor numpy reads when it is imported."""
 
 _OWN = ("__main__", "__mp_main__", "trainmaster")
 
 
 class Watcher(Protocol):
-    """What is told of each import of this process. It must not raise."""
+    """The interface of an observer of imports. Its methods must not raise."""
 
     def begun(self, spec: ModuleSpec) -> None: ...
 
@@ -48,9 +36,9 @@ class Watcher(Protocol):
 
 
 def watch(watcher: Watcher) -> Callable[[], None]:
-    """Have `watcher` told of each module that is loaded from now on in this process; returns what ends that.
+    """Let `watcher` observe each module that is loaded from now on, and return a function that ends this.
 
-    Forks of this process are not watched.
+    Forks of this process are not observed.
     """
     bootstrap: Any = sys.modules["_frozen_importlib"]
     load = bootstrap._load_unlocked
@@ -83,7 +71,7 @@ def watch(watcher: Watcher) -> Callable[[], None]:
 
 @dataclass(eq=False)
 class Import:
-    """One module that was loaded. `within`: the import that it is part of."""
+    """One module that was loaded. `within` is the import that it is part of."""
 
     name: str
     within: Import | None
@@ -92,11 +80,11 @@ class Import:
 
 
 class ImportLog:
-    """Tells of each outermost import of the main program when it has ended, with all that it brought along.
+    """Reports each outermost import of the main program when it has ended, with all imports that were part of it.
 
-    told: gets [name, name of the import that it was part of or ""] of each module that a zygote may import, in the
-    order in which they began. loaded: gets the name of every module that was loaded. busy: is told that the main
-    thread begins (True) or has ended (False) an outermost import.
+    `told` gets [name, name of the import that it was part of or ""] of each module that a zygote may import, in the
+    order in which they began. `loaded` gets the name of every module that was loaded. `busy` is called with True when
+    the main thread begins an outermost import, and with False when it has ended.
     """
 
     def __init__(
@@ -119,7 +107,9 @@ class ImportLog:
     def begun(self, spec: ModuleSpec) -> None:
         stack = self._stack()
         self._look(stack)
-        if spec.name in AT_LOAD and not all(name.startswith(_NOT_BY_TORCH) for name in self.changed_by_script):
+        if spec.name in AT_LOAD and not all(
+            name.startswith(environment_prefixes.NOT_BY_TORCH) for name in self.changed_by_script
+        ):
             self.forkable = False
         if not stack:
             self._threads.seen = []
@@ -148,19 +138,18 @@ class ImportLog:
             self._told(told)
 
     def overlook(self) -> None:
-        """The environment was changed just now on the agent's behalf: that is neither the script's doing nor an
-        import's."""
+        """Ignore the latest changes of the environment, which the agent's code made, not the script or an import."""
         self._environment = os.environ._data.copy()  # type: ignore[attr-defined]
 
     def _stack(self) -> list[Import]:
-        """The imports that this thread is in, the outermost first."""
+        """Return the imports that this thread is in, outermost first."""
         stack: list[Import] | None = getattr(self._threads, "stack", None)
         if stack is None:
             stack = self._threads.stack = []
         return stack
 
     def _look(self, stack: list[Import]) -> None:
-        """Whose doing the changes since the last look are: that of the innermost import, or the script's."""
+        """Attribute the changes since the last look to the innermost import, or to the script."""
         now = os.environ._data  # type: ignore[attr-defined]
         if now == self._environment:
             return
@@ -168,18 +157,18 @@ class ImportLog:
         if stack and stack[-1].learnable:
             self.variables |= changes
         else:
-            self.changed_by_script |= {name for name in changes if not name.startswith(_READ_LATER)}
+            self.changed_by_script |= {name for name in changes if not name.startswith(environment_prefixes.READ_LATER)}
         self._environment = now.copy()
 
 
 def changes_of(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]) -> dict[str, str | None]:
-    """Return the variables that differ, with their new values; None: it is gone."""
+    """Return the variables that differ, with their new values, or None for a variable that was removed."""
     names = [name for name in {*before, *after} if before.get(name) != after.get(name)]
     return {os.fsdecode(name): os.fsdecode(after[name]) if name in after else None for name in names}
 
 
 def _is_reported(entry: Import) -> bool:
-    """Whether the zygote is to hear of this import: a zygote may do it, and it did not fail."""
+    """Return True if the zygote is told of this import: a zygote may import it, and it did not fail."""
     return entry.learnable and not entry.failed
 
 
@@ -201,7 +190,7 @@ _ROOTS = tuple(
 
 
 def is_learnable(spec: ModuleSpec) -> bool:
-    """Whether a module comes from the standard library or site-packages: never the user's own code."""
+    """Return True if a module comes from the standard library or site-packages, and not from the user's own code."""
     if spec.name.partition(".")[0] in _OWN:
         return False
     if spec.origin in ("built-in", "frozen"):

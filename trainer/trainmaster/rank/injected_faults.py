@@ -1,9 +1,9 @@
-"""Faults on purpose: `kind:key=value,key=value`, for example `kill:rank=2,step=20`. Standard library only.
+"""Injected faults: `kind:key=value,key=value`, for example `kill:rank=2,step=20`. Standard library only.
 
-One grammar for a run on this machine and for a job on a cluster. Who starts a run parses the faults and gives them to
-the ranks; on a cluster they come to a pod's agent, which lays them down for its ranks. A rank reports at each step
-and, when a fault is due, asks over a unix socket whether it may fire: it fires exactly once, although steps are
-replayed. What a rank can't do to itself is done by whoever answers, before the answer.
+The grammar is the same for a run on this machine and for a job on a cluster. The process that starts a run parses the
+faults and passes them to the ranks; on a cluster, a pod's agent gets them and writes them to a file for its ranks. A
+rank checks at each step whether a fault is due, and then asks over a unix socket whether it may fire: each fault fires
+exactly once, although steps are repeated. What a rank cannot do to itself, the other side does before it answers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ log = logging.getLogger(__name__)
 
 
 class InjectedFault(RuntimeError):
-    """What the fault `raise` raises."""
+    """The exception of the fault `raise`."""
 
 
 class Kind(NamedTuple):
-    """`keys`: what may be said beside rank and step. `by`: who does it, the rank itself, an agent, or who started the
-    run (on a cluster: who asks for it)."""
+    """A kind of fault. `keys` are allowed in addition to rank and step.
+
+    `by` says who causes it: the rank itself, an agent, or the process that started the run (on a cluster: the one that
+    asks for it).
+    """
 
     what: str
     by: str = "rank"
@@ -45,22 +48,27 @@ class Kind(NamedTuple):
 
 KINDS = {
     "kill": Kind("SIGKILL to the rank"),
-    "stop": Kind("SIGSTOP to the rank: it is there, and silent"),
+    "stop": Kind("SIGSTOP to the rank: its process exists but does nothing"),
     "slow": Kind("the rank sleeps `seconds` in each of `steps` steps", keys=("seconds", "steps")),
     "exit": Kind("the rank exits with a code", keys=("code",)),
     "raise": Kind("an exception in the rank"),
     "nan": Kind("NaN in the rank's gradients, or in its weights where a script owns the step"),
-    "oom": Kind("out of memory: `where=device` raises what torch raises, `where=host` allocates", keys=("where",)),
+    "oom": Kind(
+        "out of memory: `where=device` raises the error of torch, `where=host` allocates host memory until the limit",
+        keys=("where",),
+    ),
     "corrupt-checkpoint": Kind("bytes of the newest complete checkpoint are flipped", keys=("tier",)),
-    "fill-disk": Kind("the pod can write no checkpoint for `seconds`: no space left", "agent", ("seconds",)),
-    "lose-store": Kind("the store of the round that runs dies", "agent"),
+    "fill-disk": Kind(
+        'for `seconds`, writes of checkpoints in the pod fail with "no space left on device"', "agent", ("seconds",)
+    ),
+    "lose-store": Kind("the store at which the ranks of the current round met is killed", "agent"),
     "partition": Kind("the rank's agent can't reach the operator for `seconds`", "agent", ("seconds",)),
     "kill-agent": Kind("SIGKILL to the rank's agent alone", "agent"),
     "kill-pod": Kind("SIGKILL to the agent and all its ranks", "starter"),
-    "lose-node": Kind("the rank's pod dies and its node falls silent", "starter"),
+    "lose-node": Kind("the rank's pod is killed, and its node stops reporting", "starter"),
     "kill-operator": Kind("SIGKILL to the operator", "starter"),
     "crash-operator": Kind(
-        "SIGKILL to the operator when `writes` more of its writes took effect", "starter", ("writes",)
+        "SIGKILL to the operator after `writes` more of its writes to the API server", "starter", ("writes",)
     ),
     "api-outage": Kind("the API server refuses the operator for `seconds`", "starter", ("seconds",)),
 }
@@ -68,7 +76,7 @@ KINDS = {
 _WHOLE = {"rank": 0, "step": 0, "code": 1, "steps": 10, "writes": 1}
 _SECONDS = {"slow": 0.5, "fill-disk": 10.0, "partition": 10.0, "api-outage": 10.0}
 WORDS = {"where": ("device", "host"), "tier": ("storage", "ram")}
-"""The words that a key of a fault takes, where it takes words."""
+"""The words that a key of a fault accepts, if its value is a word."""
 _KEYS = (*_WHOLE, "seconds", *WORDS)
 
 
@@ -94,7 +102,7 @@ class Fault:
 
 
 def _unknown_kind(text: str, kind: str) -> str:
-    """A sentence for a kind that does not exist. What strikes a rank alone is named without the word."""
+    """Return a sentence for a kind that does not exist. A kind that affects a single rank has no suffix "-rank"."""
     plain = kind.removesuffix("-rank")
     if plain in KINDS and KINDS[plain].by == "rank":
         return f"fault {text!r}: {kind!r} is unknown; {plain} strikes a rank, for example {plain}:rank=1,step=20"
@@ -102,7 +110,10 @@ def _unknown_kind(text: str, kind: str) -> str:
 
 
 def parse(text: str, *, now: bool = False) -> Fault:
-    """The fault that `text` describes. `now`: without a step it is meant for now. Raises ConfigError in words."""
+    """Return the fault that `text` describes. Raises ConfigError in a sentence.
+
+    With `now`, a fault without a step is meant for now.
+    """
     kind, _, rest = text.partition(":")
     if kind not in KINDS:
         raise ConfigError(_unknown_kind(text, kind))
@@ -144,7 +155,7 @@ def _value(text: str, key: str, value: str) -> int | float | str:
 
 
 def encode(faults: Sequence[Fault]) -> str:
-    """The faults as the JSON that ranks get, each with an id of its own."""
+    """Return the faults as the JSON that ranks get, each with an id of its own."""
     return json.dumps([asdict(replace(fault, id=fault.id or f"fault-{i}")) for i, fault in enumerate(faults)])
 
 
@@ -170,7 +181,7 @@ def at_step(step: int, rank: int | None = None, numbers: Callable[[], Iterable[A
 
 
 def _armed() -> str:
-    """What this pod's agent was asked for while its ranks ran; "" nearly always, and then it costs one look."""
+    """Return the faults that this pod's agent was asked for while its ranks run. Nearly always "", after one look."""
     folder = os.environ.get(environment.FAULT_DIR)
     if not folder or not os.path.exists(path := os.path.join(folder, ARMED)):
         return ""
@@ -182,23 +193,25 @@ def _armed() -> str:
 
 
 def may_fire(fault: Fault, step: int = 0) -> bool:
-    """Ask whoever counts the faults: who started the run, or this pod's agent."""
+    """Ask the process that counts the faults, which started the run, or this pod's agent. Return its answer."""
     path = os.environ.get(environment.FAULT_SOCKET)
     if not path and (folder := os.environ.get(environment.FAULT_DIR)):
         path = os.path.join(folder, SOCKET)
     if not path:
-        raise ConfigError(f"{environment.FAULTS} is set without {environment.FAULT_SOCKET}: nobody counts the faults")
+        raise ConfigError(
+            f"{environment.FAULTS} is set without {environment.FAULT_SOCKET}: no process counts the faults"
+        )
     question = {"fire": fault.id, "pod": pod.name(), "rank": fault.rank, "step": fault.step or step}
     try:
         reply = ask(path, question, REPLY_TIMEOUT_S)
     except OSError as error:
-        log.warning("fault %s stays away: nobody answers on %s: %s", fault, path, error)
+        log.warning("fault %s does not fire: no process answers on %s: %s", fault, path, error)
         return False
     return reply.get("go") is True
 
 
 def fire(fault: Fault, step: int = 0, numbers: Callable[[], Iterable[Any]] | None = None) -> None:
-    """Do to this process what the fault says."""
+    """Cause the fault in this process."""
     log.warning("fault %s fires", fault)
     if fault.kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -222,7 +235,7 @@ def fire(fault: Fault, step: int = 0, numbers: Callable[[], Iterable[Any]] | Non
 
 
 class Slowness:
-    """A rank that was made slow stays so for a number of steps, or until it ends."""
+    """The slowness of a rank, which lasts for a number of steps, or until the rank ends."""
 
     def __init__(self) -> None:
         self._until, self._seconds = 0, 0.0
@@ -244,9 +257,11 @@ def gradients(parameters: Iterable[Any]) -> Iterable[Any]:
 
 
 def run_out_of_memory(where: str) -> None:
-    """Raises what torch raises for a device, and names the one that this process trains on. For the host: in a
-    container the kernel ends us when its limit is reached; on a machine that others use too, we set ourselves a limit
-    and raise MemoryError."""
+    """Exhaust memory, or raise the error of a device that is out of memory.
+
+    For a device, raise what torch raises, and name the device of this process. For the host: in a container, the kernel
+    ends this process at the limit; on a machine that others use, too, set a limit first, so that MemoryError is raised.
+    """
     if where == "device":
         import torch
 
@@ -265,16 +280,18 @@ def run_out_of_memory(where: str) -> None:
 
 
 def full_disk() -> None:
-    """Raises OSError as a full disk does, while that fault lasts. The disk isn't filled: others may write to it."""
+    """Raise OSError as a full disk does, while that fault lasts. The disk is not filled, because others may write to
+    it."""
     folder = os.environ.get(environment.FAULT_DIR)
     if folder and os.path.exists(os.path.join(folder, DISK_FULL)):
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (a fault was asked for)")
 
 
 def corrupt(directory: str, tier: str = "storage") -> str | None:
-    """Flip bytes in the middle of a shard of the newest complete checkpoint. The file, or None without a checkpoint.
+    """Flip bytes in the middle of a shard of the newest complete checkpoint. Return the file, or None without a
+    checkpoint.
 
-    In memory there are no manifests: what has a receipt is whole.
+    In memory there are no manifests; a file with a receipt is complete.
     """
     complete = []
     for name in os.listdir(directory) if os.path.isdir(directory) else []:

@@ -1,11 +1,11 @@
-"""Watching a rank that is executed as it is: a program, a script with a shebang, another environment's Python.
+"""Observation of a rank that is executed: a program, a script with a shebang, or another environment's Python.
 
-Nothing but its environment is ours, so the observer is put into the Python interpreters below it by a `sitecustomize`
-(`injected/`), as tracing tools do. The descriptors of the rank's record and channel are inherited down to them, or
-found in a process above them. Several interpreters may have them (a shell that runs one program after the other,
-workers): the first one that is alive is the rank's program, which it claims by a lock on the record that no child
-inherits. One that starts another program before it has imported a framework may be a mere wrapper (`conda run`), so it
-gives way to that program for as long as it runs.
+Only the environment of such a rank is ours, so a `sitecustomize` (`injected/`) puts the observer into the Python
+interpreters below it, as tracing tools do. They inherit the descriptors of the rank's record and channel, or find them
+in a process above them. Several interpreters may have them (a shell that runs several programs, workers). The first one
+that is alive is the rank's program; it claims the record by a lock that no child inherits. A program that starts
+another one before it has imported a framework may be just a wrapper (`conda run`), so it gives the record to that
+program for as long as it runs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from trainmaster.rank import failure_message, framework_joining, observer, rende
 
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
-    """What to add to the environment of a rank so that its Python programs are watched, and launchers taken over."""
+    """Return the additional variables with which a rank's Python programs are observed and launchers taken over."""
     return {"PYTHONPATH": os.pathsep.join([script.INJECTED, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])}
 
 
 def watch() -> None:
-    """Watch this process and tell its last words, if it is the rank's program and no other process claims to be."""
+    """Observe this process and report its last words, if it is the rank's program and no other process claims to be."""
     if not claim():
         return
     observer.install(own_loop=False)
@@ -49,8 +49,10 @@ def watch() -> None:
 
 
 def _tell_exits() -> None:
-    """Have `sys.exit` tell the agent of a code that is not 0. argparse and click end a program by it, and no hook of
-    the interpreter sees that."""
+    """Let `sys.exit` report a code that is not 0 to the agent.
+
+    argparse and click end a program in this way, and no hook of the interpreter sees it.
+    """
     pid, original = os.getpid(), sys.exit
 
     @functools.wraps(original)
@@ -64,7 +66,7 @@ def _tell_exits() -> None:
 
 
 def _give_way_to_programs() -> None:
-    """Leave the record to programs that this one starts before it has imported a framework, until they have ended."""
+    """Leave the record to programs that this one starts before it has imported a framework, until they end."""
     start, end = subprocess.Popen._execute_child, subprocess.Popen._handle_exitstatus  # type: ignore[attr-defined]
 
     @functools.wraps(start)
@@ -83,7 +85,7 @@ def _give_way_to_programs() -> None:
 
 
 def claim() -> bool:
-    """Lock the rank's record for this process. False: another process has it, or it was closed."""
+    """Lock the rank's record for this process. Return False if another process has it, or if it was closed."""
     try:
         if environment.CHANNEL_FD in os.environ:
             os.fstat(int(os.environ[environment.CHANNEL_FD]))

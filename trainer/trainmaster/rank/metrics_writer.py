@@ -12,7 +12,7 @@ from typing import Any
 
 _NAME = "metrics.jsonl"
 _TAIL_BYTES = 64 * 1024
-"""In which the last whole line is looked for."""
+"""Size of the end of the file in which the last whole line is looked for."""
 
 
 class MetricsWriter:

@@ -1,8 +1,8 @@
-"""Watches a script from inside its process, without the script's knowing.
+"""Observes a script from inside its process, without any change of the script.
 
-Steps come from torch's global optimizer-step hooks, set when torch gets imported. What is imported is told to the
-agent, see `import_log`: only what the script's own changes of the environment can't have reached may be imported by a
-zygote.
+Steps are counted by torch's global optimizer-step hooks, which are set when torch is imported. Imports are reported to
+the agent (see `import_log`): a zygote may import only modules that the script's own changes of the environment cannot
+affect.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _observer: _Observer | None = None
 
 
 def install(*, own_loop: bool) -> None:
-    """Start watching this process. `own_loop`: it writes its progress itself, only its modules are of interest."""
+    """Start to observe this process. With `own_loop` it writes its progress itself, and only its imports are
+    reported."""
     global _observer
     if environment.PROGRESS_FD not in os.environ:
         return
@@ -46,7 +47,7 @@ def install(*, own_loop: bool) -> None:
 
 
 def join() -> None:
-    """Have this rank meet the others as far as its framework needs that before the script begins."""
+    """Let this rank meet the others, as far as its framework needs that before the script begins."""
     framework = framework_joining.of_this_rank()
     if framework is not None:
         framework_joining.join(framework)
@@ -55,8 +56,10 @@ def join() -> None:
 
 
 def give_way(reclaim: Callable[[], bool]) -> bool:
-    """Write nothing from now on: another program may be the rank's. Once this process has imported a framework, or
-    after `take_back`, it goes on if `reclaim` says so. Return whether it was watched up to now."""
+    """Write nothing from now on, because another program may be the rank's. Return True if this one was observed.
+
+    When this process has imported a framework, or after `take_back`, it continues if `reclaim` returns True.
+    """
     if _observer is None or _observer.yielded():
         return False
     _observer.reclaim = reclaim
@@ -64,13 +67,13 @@ def give_way(reclaim: Callable[[], bool]) -> bool:
 
 
 def take_back() -> None:
-    """A program that this one gave way to has ended."""
+    """Note that a program that this one gave way to has ended."""
     if _observer is not None and _observer.reclaim is not None and _observer.reclaim():
         _observer.reclaim = None
 
 
 def step() -> int:
-    """Steps that this process has completed, 0 when nobody counts."""
+    """Return the number of steps that this process has completed, 0 if they are not counted."""
     return _observer.progress.step if _observer is not None else 0
 
 
@@ -104,30 +107,33 @@ class _Observer:
             self._publish()
 
     def watch_imports(self) -> None:
-        """A script may import nothing that is new to this process: it may be forked all the same, so that is told."""
+        """Observe the imports of this process.
+
+        A script that imports nothing new can be forked, too, so an empty list is reported first.
+        """
         import_log.watch(self.imports)
         if not self.own_loop:
             self._tell_imports([])
 
     def loaded(self, name: str) -> None:
-        """Hook a module that is there."""
+        """Install the hooks of a module that was loaded."""
         if name in self.hooked and name in sys.modules:
             for hook in self.hooked[name]:
                 hook(sys.modules[name])
 
     def met(self) -> None:
-        """See `frameworks.framework.Watch`."""
+        """See `frameworks.framework.Watch.met`."""
         if not self.yielded():
             self.progress.rendezvous_ns = self.progress.rendezvous_ns or time.monotonic_ns()
             self._enter(Phase.BUILD)
 
     def building(self) -> None:
-        """See `frameworks.framework.Watch`."""
+        """See `frameworks.framework.Watch.building`."""
         if not self.yielded() and self.progress.phase < Phase.BUILD:
             self._enter(Phase.BUILD)
 
     def completed(self, step: int, *, resumed: int = -1) -> None:
-        """See `frameworks.framework.Watch`. A fault of this step strikes at its end."""
+        """See `frameworks.framework.Watch.completed`. An injected fault of this step takes effect at its end."""
         if not self.yielded():
             faults = _faults()
             if faults is not None:
@@ -210,7 +216,7 @@ class _Observer:
         _put_in_place(module, "load", load)
 
     def hook_filling(self, module: Any) -> None:
-        """The state of an optimizer is saved and loaded by torch's checkpoints only when it isn't empty."""
+        """Hook the function that fills an empty optimizer state, whose optimizer steps are no steps of the training."""
         original = getattr(module, "_init_optim_state", None)
         if self.own_loop or original is None:
             return
@@ -269,7 +275,7 @@ class _Observer:
             self._tell_imports([], settled=True)
 
     def _begin_counting(self, optimizer: Any) -> None:
-        """After the first step of this process: say after which one it began, if the optimizer tells."""
+        """Note after the first step of this process which step it began after, if the optimizer knows it."""
         counted = _steps_before(optimizer)
         self._base = max((counted or 1) - 1, 0)
         if counted is not None:
@@ -278,8 +284,10 @@ class _Observer:
             self.progress.flags |= LOADED
 
     def yielded(self) -> bool:
-        """Whether the script turned out to write its progress itself, this is a worker that it has forked, or another
-        program is the rank's."""
+        """Return True if this process must not write progress.
+
+        That is so if the script writes it itself, if this is a forked worker, or if another program is the rank's.
+        """
         if self.reclaim is not None and not self._forked and framework_joining.trains():
             take_back()
         return self.own_loop or self._forked or ProgressRecord.opened > self._opened or self.reclaim is not None
@@ -299,7 +307,8 @@ class _Observer:
             self._record.write(self.progress)
 
     def _importing(self, busy: bool) -> None:
-        """The main thread begins an import, or has ended one. Until the first milestone its imports are one, too."""
+        """Note that the main thread begins or has ended an import. Until the first milestone its imports count as
+        one."""
         progress = self.progress
         progress.flags = progress.flags | IMPORTING if busy else progress.flags & ~IMPORTING
         if not (progress.rendezvous_ns or progress.built_ns or progress.first_step_ns):
@@ -307,7 +316,7 @@ class _Observer:
         self._publish()
 
     def _tell_imports(self, imports: list[tuple[str, str]], *, settled: bool = False) -> None:
-        """settled: so many steps are done that the script will hardly import more."""
+        """Report imports. `settled`: enough steps are done that the script will hardly import more."""
         fields = {"variables": dict(self.imports.variables), "forkable": self.imports.forkable, "settled": settled}
         # The agent may be gone, and a script may close what it didn't open, or has no channel: its imports go on.
         with (
@@ -332,7 +341,7 @@ _HOOKED = _hook_table()
 
 
 def _faults() -> Any:
-    """The module of faults on purpose, once one was asked for; None nearly always."""
+    """Return the module of injected faults if one was asked for, which is rare, else None."""
     known = sys.modules.get("trainmaster.rank.injected_faults")
     folder = os.environ.get(environment.FAULT_DIR)
     if known is None and (os.environ.get(environment.FAULTS) or (folder and os.path.exists(f"{folder}/{ARMED}"))):
@@ -341,7 +350,7 @@ def _faults() -> Any:
 
 
 def _steps_before(optimizer: Any) -> int | None:
-    """The step that the optimizer's own state counts (Adam and its kin do), None when it counts none."""
+    """Return the step that the optimizer's own state counts, as Adam's does, or None if it counts none."""
     for state in list(optimizer.state.values())[:1]:
         taken = state.get("step") if isinstance(state, dict) else None
         if taken is not None and getattr(getattr(taken, "device", None), "type", "cpu") == "cpu":
@@ -359,8 +368,10 @@ def _put_in_place(module: Any, name: str, function: Any) -> None:
 
 
 def may_be_a_save(file: Any) -> bool:
-    """Return whether a path or an open file may be something that this job has saved in its training: it is not older
-    than the job's first step. True where that can't be told: of a buffer, or where nobody knows when that step was."""
+    """Return True if a file may be one that this job has saved in its training: it is not older than the first step.
+
+    It is also True if that is not known: for a buffer, or if the time of the first step is not known.
+    """
     try:
         first_step_at = float(os.environ.get(environment.FIRST_STEP_AT, ""))
         written_at = os.stat(file if isinstance(file, (str, bytes, os.PathLike)) else file.fileno()).st_mtime
@@ -376,7 +387,10 @@ def _in_main_thread() -> bool:
 
 
 def _waited_ns(now: int) -> int:
-    """Time in which this process did nothing, up to now. On CPU the main thread's own clock tells, which sees what C++
-    waits for too; a thread that drives a device is busy or idle for other reasons."""
+    """Return the nanoseconds up to now in which this process did nothing.
+
+    On CPU they come from the main thread's own clock, which also sees waits in C++. A thread that drives a device is
+    busy or idle for other reasons, so with a device only collectives are counted.
+    """
     torch = sys.modules["torch"]
     return collective_counter.waited_ns() if torch.cuda.is_initialized() else now - time.thread_time_ns()

@@ -1,13 +1,13 @@
 """How a rank meets the others: at the agent's store, where ranks are compared; a script's own rendezvous stays apart.
 
-`TORCHELASTIC_USE_AGENT_STORE` says that somebody serves a store at MASTER_ADDR:MASTER_PORT, so rank 0 opens none. torch
-believes it of whatever these two variables name. A script that starts ranks of its own (`torch.multiprocessing.spawn`)
-sets both to a place where nobody serves, and all its ranks would wait there until they time out. So the promise holds
-for the agent's own address alone, in the rank and in the processes that it spawns. Programs that it executes inherit
-torchrun's variables as they are.
+`TORCHELASTIC_USE_AGENT_STORE` tells torch that an agent serves a store at MASTER_ADDR:MASTER_PORT, so that rank 0 opens
+none. torch believes it for any values of these two variables. A script that starts ranks of its own
+(`torch.multiprocessing.spawn`) sets both to an address where no store is served, and all its ranks would wait there
+until they time out. So the variable is obeyed only for the agent's own address, in the rank and in the processes that
+it spawns. Programs that it executes inherit torchrun's variables unchanged.
 
-A rank that comes to the agent's store compares itself with the others. The request for that takes the place of the one
-by which torch counts the ranks that have come: nobody waits for their number at the agent's store.
+A rank that connects to the agent's store compares itself with the others. The request for that replaces the one by
+which torch counts the ranks that have come, because nothing waits for this number at the agent's store.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _RENDEZVOUS = "torch.distributed.rendezvous"
 
 
 def install(*, own_loop: bool = False) -> None:
-    """Do so in this process, and in those that `multiprocessing` spawns from it.
+    """Correct the rendezvous in this process, and in those that `multiprocessing` spawns from it.
 
-    own_loop: a rank that differs from the others raises ConfigError, which our loop tells. A script that differs ends
-    here: it may take any exception for a reason to go on alone.
+    With `own_loop`, a rank that differs from the others raises ConfigError, which our loop reports. A script that
+    differs ends here, because it could catch an exception and continue alone.
     """
     if environment.STORE not in os.environ:
         return
@@ -58,7 +58,7 @@ def install(*, own_loop: bool = False) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Corrects the rendezvous of torch when it is imported."""
+    """Corrects torch's rendezvous when it is imported."""
 
     def __init__(self, correct: Callable[[Any], None]) -> None:
         self._correct = correct

@@ -1,6 +1,6 @@
-"""What a rank says while it runs: its progress record, messages on its agent's channel, metrics.jsonl.
+"""The reports of a rank while it runs: its progress record, messages on its agent's channel, and metrics.jsonl.
 
-Without an agent (plain python, torchrun) the record and the channel are missing and nothing is said. Nothing here
+Without an agent (plain python, torchrun) there is neither a record nor a channel, and nothing is reported. Nothing here
 waits for a device: numbers are read when they have arrived on the host.
 """
 
@@ -26,7 +26,7 @@ from trainmaster.rank.metrics_writer import MetricsWriter
 
 @dataclass
 class Reporter:
-    """One rank's reports. `output`: where metrics.jsonl grows, on rank 0."""
+    """The reports of one rank. `output` is the folder of metrics.jsonl, on rank 0."""
 
     rank: int = 0
     round: int = 0
@@ -35,7 +35,7 @@ class Reporter:
     output: Path | None = None
     progress: Progress = field(default_factory=Progress)
     rhythm: Rhythm = field(default_factory=Rhythm)
-    listened: bool = False  # somebody else receives what the agent says
+    listened: bool = False  # another thread receives what the agent sends
     _metrics: MetricsWriter = field(default_factory=MetricsWriter)
     _unwritten: bool = False  # a line of metrics.jsonl was lost, which has been told
 
@@ -61,12 +61,12 @@ class Reporter:
         return self.record is not None
 
     def obeys_stop(self) -> None:
-        """Promise to look at `stop_at` after each step."""
+        """Promise to check `stop_at` after each step."""
         self.progress.flags |= OBEYS_STOP
         self.beat()
 
     def beat(self) -> None:
-        """A sign of life, with what has changed in `progress`."""
+        """Publish `progress`, as a sign of life."""
         if self.record is None:
             return
         now = time.monotonic_ns()
@@ -80,7 +80,7 @@ class Reporter:
         self.beat()
 
     def stepped(self, step: int, tokens: int) -> None:
-        """The host is done with a step in which this rank consumed `tokens`."""
+        """Note that the host has completed a step in which this rank consumed `tokens`."""
         self.progress.step = step
         self.progress.tokens += tokens
         self.rhythm.stepped(self.progress, time.monotonic_ns(), collective_counter.waited_ns())
@@ -90,16 +90,16 @@ class Reporter:
         self.beat()
 
     def loss(self, step: int, loss: float) -> None:
-        """The loss of a step has arrived; it is published with the next beat."""
+        """Note the loss of a step. It is published with the next beat."""
         self.progress.device_step, self.progress.loss = step, loss
 
     def control(self) -> Control:
         return self.record.control() if self.record is not None else Control()
 
     def metrics(self, **line: Any) -> None:
-        """Append a line to metrics.jsonl (rank 0 only). A step that is run again appears again, with its round.
+        """Append a line to metrics.jsonl, on rank 0 only. A step that is run again appears again, with its round.
 
-        A disk that is full costs lines, and no step of the training: the first line that is lost is told as an event.
+        On a full disk, lines are lost, but training continues: the first lost line is reported as an event.
         """
         if self.rank != 0 or self.output is None:
             return
@@ -111,11 +111,11 @@ class Reporter:
                 self.event("MetricsNotWritten", f"{error}: training goes on, and lines of metrics.jsonl are missing")
 
     def last_step_written(self) -> int:
-        """The step of the last whole line of metrics.jsonl; 0 without one, or on a rank that writes none."""
+        """Return the step of the last complete line of metrics.jsonl, 0 without one, or if this rank writes none."""
         return 0 if self.rank != 0 or self.output is None else metrics_writer.last_step(self.output)
 
     def send(self, kind: str, fields: dict[str, Any], fds: list[int] | None = None) -> None:
-        """To the agent. An agent that is gone ends this rank soon, so that isn't an error here."""
+        """Send a message to the agent. An agent that is gone soon ends this rank, so that is not an error here."""
         if self.channel is None:
             return
         self._discard_replies()
@@ -125,7 +125,7 @@ class Reporter:
             print(f"trainmaster: the agent can't be told {kind}: {error}", file=sys.stderr)
 
     def event(self, reason: str, message: str) -> None:
-        """For people."""
+        """Report an event for people."""
         print(f"trainmaster: {reason}: {message}", file=sys.stderr, flush=True)
         self.send(wire.EVENT, {"reason": reason, "message": message})
 
@@ -144,7 +144,7 @@ class Reporter:
             memory.weigh(self.progress)
 
     def _discard_replies(self) -> None:
-        """Results of uploads: the agent reports them too, they only must not fill the socket."""
+        """Read and ignore results of uploads, so that they do not fill the socket. The agent reports them, too."""
         assert self.channel is not None
         if self.listened:
             return

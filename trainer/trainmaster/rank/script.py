@@ -30,7 +30,7 @@ from trainmaster.rank import failure_message, observer, rendezvous
 
 
 def run(entry: dict[str, Any]) -> int:
-    """Run `entry` to its end; returns its exit code. An exception is printed and told to the agent first."""
+    """Run `entry` to its end, and return its exit code. An exception is first printed and reported to the agent."""
     own_loop = entry["kind"] == "function"
     try:
         observer.install(own_loop=own_loop)
@@ -53,7 +53,8 @@ def run(entry: dict[str, Any]) -> int:
 
 
 def exit_code(stop: SystemExit) -> int:
-    """The exit code that the interpreter gives for this exception; prints a message as it does."""
+    """Return the exit code that the interpreter uses for this exception. A message is printed as the interpreter
+    does."""
     if stop.code is None:
         return 0
     if isinstance(stop.code, int):
@@ -67,7 +68,7 @@ INJECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "injected")
 
 
 def set_path(first: str) -> None:
-    """`sys.path` as a fresh interpreter would have it: `first`, PYTHONPATH, then what was there without either."""
+    """Set `sys.path` as in a new interpreter: `first`, PYTHONPATH, and then what was there without either."""
     given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     base = [p for p in sys.path if p and p not in given and p not in _launch_extras]
     sys.path[:] = [first, *(p for p in given if p != INJECTED), *base]
@@ -76,8 +77,8 @@ def set_path(first: str) -> None:
 def customize() -> None:
     """Import the `sitecustomize` of PYTHONPATH in this fork, as an interpreter does when it starts.
 
-    One that the zygote has imported when it started is there already. As in an interpreter, one that fails is told of,
-    and the program runs all the same.
+    One that the zygote imported at its start is there already. As in an interpreter, one that fails is reported, and
+    the program runs nevertheless.
     """
     given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     given = [p for p in given if p != INJECTED]
@@ -99,11 +100,11 @@ def customize() -> None:
 _CUSTOMIZATION = "sitecustomize"
 
 _launch_extras: set[str] = set()
-"""Entries of `sys.path` that belong to how the zygote itself was started."""
+"""Entries of `sys.path` that come from the start of the zygote itself."""
 
 
 def forget_launch_path() -> None:
-    """Called once by the zygote: what its own start put on `sys.path` is not the ranks'."""
+    """Note what the zygote's own start has put on `sys.path`, so that ranks do not get it. The zygote calls it once."""
     given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     _launch_extras.update([os.getcwd(), *given])
 
@@ -134,7 +135,7 @@ def _run_file(path: str, args: list[str]) -> None:
         print(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: no such file", file=sys.stderr)
         failure_message.tell(Cause.CONFIG_ERROR, f"the script {path} does not exist", "")
         raise SystemExit(2)
-    # As the interpreter does, so that a script finds what lies beside it after it has changed its directory.
+    # As the interpreter does, so that a script finds files in its folder after it has changed its directory.
     path = os.path.abspath(path)
     if pkgutil.get_importer(path) is not None:  # a folder or a zip file, which holds a __main__.py
         set_path(path)
@@ -176,8 +177,11 @@ def _last_words(error: BaseException) -> int:
 
 
 def _call_hook(error: BaseException, code: int) -> int:
-    """Have the script's own `sys.excepthook` show the exception, as the interpreter does: trackers of experiments learn
-    by it that a run has failed. Return the exit code, which the hook may change by SystemExit."""
+    """Let the script's own `sys.excepthook` show the exception, as the interpreter does.
+
+    Experiment trackers learn from it that a run has failed. Return the exit code, which the hook may change by
+    SystemExit.
+    """
     try:
         sys.excepthook(type(error), error, _user_frames(error))
     except SystemExit as stop:
@@ -209,8 +213,11 @@ def _user_traceback(error: BaseException) -> str:
 
 
 def _user_frames(error: BaseException) -> types.TracebackType | None:
-    """The frames of the traceback without those of the agent and of runpy above the user's first one. An error in the
-    syntax of the program itself has no frame of the user's, and is shown without any, as the interpreter does it."""
+    """Return the frames of a traceback without those of the agent and of runpy above the user's first frame.
+
+    A syntax error of the program itself has no frame of the user's, and is shown without frames, as the interpreter
+    does it.
+    """
     frames = error.__traceback__
     ours = (*OWN_FOLDERS, "<frozen runpy>", runpy.__file__ or "")
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(tuple(filter(None, ours))):

@@ -1,7 +1,7 @@
-"""Ranks compare what they are before their first collective, through the store of their round.
+"""Ranks compare their software before their first collective, through the store of their round.
 
-The first rank that comes leaves its software there, and each other rank compares its own with that. It is one request
-for each rank, whatever the size of the world. A rank that differs ends, so no rank gets past the rendezvous.
+The first rank that arrives writes its software to the store, and each other rank compares its own with that. This is
+one request per rank for every size of the world. A rank that differs ends, so no rank gets past the rendezvous.
 """
 
 from __future__ import annotations

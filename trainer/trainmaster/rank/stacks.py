@@ -31,13 +31,13 @@ _OURS = (*OWN_FOLDERS, "<frozen runpy>", "<frozen importlib", "<string>")
 
 
 def listen(fd: int) -> None:
-    """In a rank: answer with the stack. `fd`: of its progress record."""
+    """Write the stack of this rank's main thread at each signal to `fd`, the descriptor of its progress record."""
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=False, chain=False)
 
 
 @dataclass
 class Look:
-    """What was seen of one rank."""
+    """What was seen of the stack of one rank."""
 
     stack: str = ""
     since: float = 0.0  # monotonic, when this stack was first seen
@@ -50,7 +50,7 @@ class Look:
 
 
 class Rank(Protocol):
-    """What is needed of a rank, as its agent has it, to look at its stack."""
+    """The interface of a rank whose stack is read."""
 
     look: Look
     ended: bool
@@ -58,13 +58,13 @@ class Rank(Protocol):
 
     @property
     def program(self) -> int:
-        """The pid of the process that trains; 0: there is none."""
+        """Return the pid of the process that trains, 0 if there is none."""
         ...
 
 
 class Looks:
-    """Looks at the ranks of a round again and again, as long as that is wanted. `ranks`: those of the round that
-    runs."""
+    """Reads the stacks of a round's ranks again and again while it is wanted. `ranks` returns the ranks of the running
+    round."""
 
     def __init__(self, ranks: Callable[[], Sequence[Rank]]) -> None:
         self._ranks = ranks
@@ -88,7 +88,7 @@ class Looks:
 
 
 def take(rank: Rank, characters: int = CHARACTERS) -> None:
-    """The answer to the last question, if it came."""
+    """Read the stack that the rank has written after the last request, if it has."""
     if not rank.look.asked or rank.ended:
         return
     stack = shown(readable(os.pread(rank.record.fd, _READ, SIZE).decode(errors="replace")), characters)
@@ -101,7 +101,7 @@ def take(rank: Rank, characters: int = CHARACTERS) -> None:
 
 
 def ask(rank: Rank) -> None:
-    """Have a rank write its stack, if it knows how: the signal would end any other process."""
+    """Ask a rank to write its stack, if it handles the signal, which would end any other process."""
     pid = 0 if rank.ended else rank.program
     if not pid or processes.state(pid) in ("T", "Z", "") or not _catches(pid):
         return
@@ -113,8 +113,10 @@ def ask(rank: Rank) -> None:
 
 
 def readable(dump: str) -> str:
-    """faulthandler's words as Python's own tracebacks have them: the most recent call last, without the agent's own
-    frames at the outer end."""
+    """Return faulthandler's output in the form of Python's tracebacks: most recent call last.
+
+    The agent's own frames at the outer end are left out.
+    """
     frames = _FRAME.findall(dump)
     while frames and frames[-1][0].startswith(_OURS):
         frames.pop()
@@ -122,7 +124,7 @@ def readable(dump: str) -> str:
 
 
 def shown(stack: str, characters: int) -> str:
-    """The innermost calls, in whole lines."""
+    """Return the innermost calls of a stack, in whole lines, with at most `characters` characters."""
     return stack if len(stack) <= characters else stack[-characters:].partition("\n")[2]
 
 

@@ -1,1 +1,1 @@
-"""Sums of gradients: over replicas that don't send all of them, and between islands."""
+"""Sums over replicas, whose gradients may be compressed, and exchanges between islands."""

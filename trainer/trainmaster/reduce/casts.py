@@ -1,4 +1,4 @@
-"""All of a vector: as it is, or in halves."""
+"""Sums of all elements of a vector, in fp32 or in 16 bits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PIECE = 1 << 18  # elements of each rank's part
 
 
 class Whole:
-    """Everything, as it is."""
+    """Sends all elements in fp32."""
 
     keeps_error = False
 
@@ -26,7 +26,7 @@ class Whole:
 
 
 class Cast:
-    """Everything, in half the bytes; the sum too."""
+    """Sends all elements in 16 bits, and sums them in 16 bits, too."""
 
     keeps_error = False
 

@@ -1,4 +1,4 @@
-"""How much compressed sums of gradients send and keep: known from shapes alone. Imports no torch."""
+"""The bytes that compressed gradients send and keep, from shapes alone. It imports no torch."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ WIDTH = 4  # bytes of an element
 
 
 def of_sum(size: int, ranks: int) -> int:
-    """Bytes that a rank sends so that `size` bytes are summed over a ring (Patarasuk and Yuan, J. Parallel Distrib.
-    Comput. 69, 2009)."""
+    """Return the bytes that a rank sends to sum `size` bytes over a ring.
+
+    Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009.
+    """
     return math.ceil(2 * size * (ranks - 1) / ranks)
 
 
 def of_gather(size: int, ranks: int) -> int:
-    """Bytes that a rank sends so that all have what each has `size` bytes of."""
+    """Return the bytes that a rank sends so that all ranks get the `size` bytes of each rank."""
     return (ranks - 1) * size
 
 
 def whole_parts(elements: int, ranks: int) -> int:
-    """So many that each rank has as many as any other."""
+    """Return the smallest number of elements, at least `elements`, that is a multiple of `ranks`."""
     return -(-elements // ranks) * ranks
 
 
 def matrix(shape: Sequence[int], rank: int) -> tuple[int, int] | None:
-    """(rows, columns) that PowerSGD takes a tensor for; None if its two factors were no less than half of it."""
+    """Return (rows, columns) of the matrix that PowerSGD makes of a tensor.
+
+    Return None if its two factors would have more than half of its elements.
+    """
     size = math.prod(shape)
     ways = [(math.prod(shape[:i]), math.prod(shape[i:])) for i in range(1, len(shape))]
     rows, columns = min(ways, key=sum, default=(1, size))
@@ -36,13 +41,13 @@ def matrix(shape: Sequence[int], rank: int) -> tuple[int, int] | None:
 
 
 def chosen(elements: int, share: float) -> int:
-    """How many of so many elements TopK sends."""
+    """Return how many of `elements` elements TopK sends."""
     whole, rest = divmod(elements, CHUNK)
     return whole * math.ceil(share * CHUNK) + math.ceil(share * rest)
 
 
 def sent(config: CompressionConfig, shapes: Sequence[Sequence[int]], ranks: int) -> int:
-    """Bytes that a rank sends in a step, of gradients of these shapes."""
+    """Return the bytes that a rank sends in a step for gradients of these shapes."""
     elements, marks = sum(map(math.prod, shapes)), len(shapes)
     if config.method == "TopK":
         return of_gather((2 * chosen(elements, config.share_or_default) + marks) * WIDTH, ranks)
@@ -56,8 +61,10 @@ def sent(config: CompressionConfig, shapes: Sequence[Sequence[int]], ranks: int)
 
 
 def kept(config: CompressionConfig, shapes: Sequence[Sequence[int]]) -> int:
-    """Bytes between two steps: what is sent is put together in as much memory as gradients take, and what isn't is kept
-    in as much again."""
+    """Return the bytes that are kept between two steps.
+
+    A buffer as large as the gradients holds what is sent; another one holds what was not sent.
+    """
     elements = sum(map(math.prod, shapes))
     if not config.keeps_error:
         return elements * WIDTH

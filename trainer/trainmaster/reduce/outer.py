@@ -1,11 +1,12 @@
-"""Islands that train alone and agree now and then: local SGD, DiLoCo (Douillard et al., arXiv 2311.08105), and its
-streamed fragments (2501.18512).
+"""Islands that train alone and exchange parameters at intervals: local SGD, DiLoCo (Douillard et al., arXiv
+2311.08105), and its streamed fragments (2501.18512).
 
-All islands begin with the same parameters. Each trains with its own optimizer; every so many steps the mean of how far
-they have come is what an outer optimizer takes for a gradient. The sums over islands travel beside the forward and
-backward pass of the next step, and are applied when that step is complete: by then they have arrived on all ranks, so
-whoever may complete a step needs no other rank for it. What an island has learned in that one step it keeps, on top of
-the new parameters; at a run's last step nothing is kept, so that all islands end alike.
+All islands begin with the same parameters, and each trains with its own optimizer. Every `every` steps, an outer
+optimizer takes the mean of the changes of all islands as its gradient. The sums over islands are sent during the
+forward and backward pass of the next step, and applied when that step is complete. By then they have arrived on all
+ranks, so a rank that can complete the step needs no other rank for it. An island keeps what it has learned in that one
+step, on top of the new parameters. At the last step of a run nothing is kept, so that all islands end with the same
+parameters.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SENT = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass
 class _Exchange:
-    """Of a fragment: how far this island has come, and the sum of that over islands."""
+    """The exchange of a fragment: how far this island's parameters have moved, and the sum of that over islands."""
 
     members: list[int]
     own: list[Tensor]
@@ -42,16 +43,16 @@ class _Exchange:
 
 
 class Outer:
-    """The parameters that islands have in common, and the optimizer that moves them."""
+    """The parameters that all islands share, and the outer optimizer that updates them."""
 
     def __init__(self, model: nn.Module, mesh: Mesh, config: OuterConfig, steps: int) -> None:
-        """steps: of the whole run. Raises ConfigError for a model with state that islands couldn't share."""
+        """`steps` is the number of steps of the whole run. Raises ConfigError for a model with buffers in its state."""
         self._config, self._steps = config, steps
         self._group, self._islands = mesh.group("island"), mesh.degree("island")
         if buffers := capture.buffers("model", model):
             raise ConfigError(
-                f"parallelism.island: the model keeps {buffers[0][0]} beside its parameters, which islands don't "
-                f"average; a buffer that is registered with persistent=False would do"
+                f"parallelism.island: the model has the buffer {buffers[0][0]}, and islands average only parameters; "
+                f"register it with persistent=False"
             )
         parameters = [p for p in model.parameters() if p.requires_grad]
         names = capture.parameter_names({"": model})
@@ -68,17 +69,17 @@ class Outer:
 
     @property
     def sent(self) -> tuple[int, int]:
-        """Bytes that this rank has sent to other islands in the last step, and that it would have if they summed their
-        gradients in each."""
+        """Return the bytes that this rank sent to other islands in the last step, and those of a sum of all
+        gradients."""
         return self._sent, of_sum(sum(shard.nbytes for shard in self._shards), self._islands)
 
     def memory(self) -> Iterator[Tensor]:
-        """All that is there between two steps."""
+        """Yield all tensors that are kept between two steps."""
         yield from self._common
         yield from self._momentum
 
     def begin(self, step: int) -> None:
-        """Before the forward pass of `step`: sums of what is due begin."""
+        """Start the exchanges that are due. Call it before the forward pass of `step`."""
         assert not self._under_way, "the step before isn't complete"
         self._sent = 0
         for members in self._due(step):
@@ -90,12 +91,12 @@ class Outer:
             self._sent += of_sum(wire.nbytes, self._islands)
 
     def wait(self) -> None:
-        """Before the step's last all-reduce: the sums have arrived. Nothing has changed yet."""
+        """Wait for the sums, without any change. Call it before the last all-reduce of a step."""
         for exchange in self._under_way:
             exchange.work.wait()
 
     def completed(self, step: int) -> None:
-        """After the optimizer of `step`: apply what has arrived. Needs no other rank."""
+        """Apply the sums. Call it after the optimizer of `step`. It needs no other rank."""
         under_way, self._under_way = self._under_way, []
         with torch.no_grad():
             for exchange in under_way:
@@ -103,7 +104,7 @@ class Outer:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """The model has the parameters that islands have in common, meanwhile."""
+        """A context in which the model has the parameters that all islands share."""
         self._swap()
         try:
             yield
@@ -111,7 +112,7 @@ class Outer:
             self._swap()
 
     def _due(self, step: int) -> list[list[int]]:
-        """Fragments whose turn is between the step before and this one; at the end it is everybody's."""
+        """Return the fragments whose exchange is due at `step`; at the last step of the run, all of them."""
         every, before = self._config.every, step - 1
         if step == self._steps:
             return self._fragments
@@ -148,7 +149,7 @@ class Outer:
 
 
 class Shared:
-    """Tensors that lie as parameters do, for checkpoints: {name: (this rank's part, the parameter)}."""
+    """Tensors placed like parameters, for checkpoints: {name: (this rank's part, the parameter)}."""
 
     def __init__(self, parts: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         self._shards = {name: capture.as_shard_of(part, parameter) for name, (part, parameter) in parts.items()}
@@ -158,7 +159,10 @@ class Shared:
         return self._shards
 
     def checkpoint_targets(self, saved: Mapping[str, list[int]]) -> dict[str, Tensor]:
-        """What to load, given the shapes that a checkpoint has: a run that had no islands has no momentum of them."""
+        """Return the tensors to load into, given the shapes in a checkpoint.
+
+        If the checkpoint has none, because that run had no islands, set the tensors to zero.
+        """
         if not saved:
             for part in self._parts:
                 part.zero_()
@@ -170,7 +174,7 @@ class Shared:
 
 
 def fragments_of(sizes: list[int], count: int) -> list[list[int]]:
-    """Runs of neighbours that are about as large as each other; fewer where there aren't so many."""
+    """Return runs of neighbouring parameters of about equal size. There may be fewer than `count`."""
     found: list[list[int]] = [[] for _ in range(count)]
     whole, seen = max(1, sum(sizes)), 0
     for index, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""Matrices as products of two narrow ones."""
+"""PowerSGD: matrices are sent as products of two narrow matrices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster.reduce.method import Wire
 
 @dataclass(frozen=True)
 class Matrix:
-    """Of a parameter whose elements start at `start`, this rank's part."""
+    """This rank's part of a parameter, whose elements begin at `start` of the vector."""
 
     index: int  # of the parameter
     start: int
@@ -25,16 +25,17 @@ class Matrix:
 
 
 class PowerSGD:
-    """Matrices as products of two narrow ones; what is no matrix, or a small one, in full (Vogels et al., 1905.13727).
+    """Sends matrices as products of two narrow ones, and small matrices and vectors in full (Vogels et al., arXiv
+    1905.13727).
 
-    The right one begins where that of the step before ended: over the steps it becomes what a decomposition would give.
-    right: of the last completed step, by parameter.
+    The right factor begins as that of the step before, so over the steps it approaches the factor of a decomposition.
+    `right` has the factors of the last completed step, by parameter.
     """
 
     keeps_error = True
 
     def __init__(self, matrices: Sequence[Matrix], sizes: Sequence[int], rank: int, device: torch.device) -> None:
-        """sizes: elements of each parameter, in their order in the vector."""
+        """`sizes` has the number of elements of each parameter, in their order in the vector."""
         self._matrices, self._rank = matrices, rank
         dense = {matrix.index for matrix in matrices}
         self._loose = [index for index in range(len(sizes)) if index not in dense]
@@ -83,7 +84,7 @@ class PowerSGD:
         self.right = self._next
 
     def _basis(self, left: Tensor) -> Tensor:
-        """[rows, rank]: orthonormal columns that span those of `left`; zeros where there are fewer."""
+        """Return [rows, rank]: orthonormal columns that span those of `left`, and zeros if there are fewer."""
         if not len(left):
             return left
         found = torch.linalg.qr(left).Q

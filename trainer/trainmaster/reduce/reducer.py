@@ -1,7 +1,8 @@
-"""Sums of gradients over replicas that don't send all of them.
+"""Sums of gradients over replicas that do not send all of them.
 
-Whatever else there is (shards, parts of matrices, stages), a rank and its replicas hold alike parts of the gradients
-when all of a step's backward passes are done; those are summed here, once per step, by one of the methods.
+With any other parallelism (shards, parts of matrices, stages), a rank and its replicas hold the same parts of the
+gradients when all backward passes of a step are done. These parts are summed here, once per step, by one of the
+methods.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ WHOLE = Whole()
 
 
 class Reducer:
-    """Of the gradients of a model, in place.
+    """Sums the gradients of a model over replicas, in place.
 
-    What wasn't sent is added to the next step's gradients. It is part of the state: what a step makes of it counts once
-    that step is complete, so that a step that isn't can be done again. In checkpoints there is, of each parameter, that
-    of all replicas, [replicas, *shape]; other numbers of replicas share it out, so that nothing is lost.
+    What was not sent is added to the gradients of the next step. It is part of the state, and changes only when a step
+    is complete, so that a step that fails can be repeated. A checkpoint has it for each parameter, of all replicas, as
+    [replicas, *shape]. Another number of replicas shares it out, so that nothing is lost.
     """
 
     def __init__(self, model: nn.Module, mesh: Mesh, config: CompressionConfig) -> None:
@@ -60,32 +61,34 @@ class Reducer:
 
     @property
     def has_state(self) -> bool:
+        """Return True if the reducer has state that checkpoints must keep."""
         return self._kept is not None
 
     @property
     def sent(self) -> tuple[int, int]:
-        """Bytes that this rank has sent in the last step, and that it would have without compression."""
+        """Return the bytes that this rank sent in the last step, and those that it would have sent without
+        compression."""
         if self._wire is None:
             return 0, 0
         return self._wire.sent, of_sum(self._work.nbytes, self._replicas)
 
     def memory(self) -> Iterator[Tensor]:
-        """All that is there between two steps."""
+        """Yield all tensors that are kept between two steps."""
         yield self._work
         if self._kept is not None:
             yield self._kept
         yield from getattr(self._method, "right", {}).values()
 
     def reduce(self) -> None:
-        """Sum the gradients. All ranks, after the step's last backward pass."""
+        """Sum the gradients. All ranks call it after the last backward pass of a step."""
         if self._summed:
-            raise RuntimeError("the step before isn't complete: completed() has to follow the optimizer's step")
+            raise RuntimeError("the previous step isn't complete: call completed() after the optimizer's step")
         self._summed = True
         with torch.no_grad():
             self._reduce()
 
     def completed(self) -> None:
-        """The step whose gradients were summed last is complete."""
+        """Note that the step whose gradients were summed last is complete."""
         self._summed = False
         self._warm_up = max(0, self._warm_up - 1)
         if self._kept is not None:
@@ -93,7 +96,10 @@ class Reducer:
         self._method.completed()
 
     def checkpoint_shards(self) -> dict[str, Tensor]:
-        """This rank's part of the state of the last completed step, which stays as it is until the next is complete."""
+        """Return this rank's part of the state after the last completed step.
+
+        The tensors do not change before the next step is complete.
+        """
         if self._kept is None:
             return {}
         memory = self._kept.data_ptr()
@@ -110,7 +116,7 @@ class Reducer:
         return found
 
     def checkpoint_targets(self, saved: Mapping[str, list[int]]) -> dict[str, Tensor]:
-        """What to load, given the shapes that a checkpoint has. `checkpoint_loaded` makes use of it."""
+        """Return the tensors to load into, given the shapes in a checkpoint. `checkpoint_loaded` then uses them."""
         self._loading = {}
         own = self.checkpoint_shards()
         for name, parameter, shape in zip(self._names, self.parameters, self._shapes, strict=True):
@@ -129,7 +135,7 @@ class Reducer:
         return self._loading
 
     def checkpoint_loaded(self, step: int) -> None:
-        """Take over what `checkpoint_targets` asked for, of a checkpoint of this step."""
+        """Use the tensors of `checkpoint_targets`, which were loaded from a checkpoint of this step."""
         self._warm_up = max(0, self._warm_up - step)
         if self._kept is None:
             return
@@ -169,7 +175,7 @@ class Reducer:
         return [part.view(shape) for part, shape in zip(flat.split(self._sizes), self._shapes, strict=True)]
 
     def _stacked(self, local: Tensor, parameter: Tensor, count: int) -> Tensor:
-        """`local` [n, *shard], n of `count` replicas' parts, as a part of [count, *whole]."""
+        """Return `local` [n, *shard], the parts of n of `count` replicas, as a part of [count, *whole]."""
         mesh, placements = self._lies(parameter)
         if mesh is None:
             return local
@@ -177,7 +183,7 @@ class Reducer:
         return _part(local, mesh, own, torch.Size([count, *parameter.shape]))
 
     def _of_each_shard(self, local: Tensor, parameter: Tensor) -> Tensor:
-        """`local`, which all replicas of a shard have alike, as a part of [shards, *local.shape]."""
+        """Return `local`, which is equal on all replicas of a shard, as a part of [shards, *local.shape]."""
         mesh, placements = self._lies(parameter)
         if mesh is None:
             return local.unsqueeze(0)
@@ -187,7 +193,8 @@ class Reducer:
         return _part(local.unsqueeze(0), mesh, own, torch.Size([count, *local.shape]))
 
     def _lies(self, parameter: Tensor) -> tuple[Any, tuple[Placement, ...]]:
-        """(the mesh of a parameter and its replicas, the parameter's placements on the last axes of it)."""
+        """Return (the mesh of a parameter and its replicas, the parameter's placements on the last axes of this
+        mesh)."""
         if isinstance(parameter, DTensor):
             return self._mesh.with_replicas(parameter.device_mesh), parameter.placements
         return (self._mesh["dpReplicate"] if self._wire is not None else None), ()
@@ -210,7 +217,7 @@ def _method(config: CompressionConfig, parameters: list[nn.Parameter], sizes: li
 
 
 def _even_shape(parameter: Tensor) -> list[int]:
-    """Of this rank's part, as it is on most ranks: all of them decide alike."""
+    """Return the shape of this rank's part, as it is on most ranks, so that all ranks decide the same."""
     shape = [*parameter.shape]
     if isinstance(parameter, DTensor):
         for axis, placement in enumerate(parameter.placements):
@@ -225,7 +232,7 @@ def _part(local: Tensor, mesh: Any, placements: list[Placement], whole: torch.Si
 
 
 def _shifted(placement: Placement) -> Placement:
-    """The placement of a tensor with one more dimension before all others."""
+    """Return the placement of a tensor with one more dim before all others."""
     if isinstance(placement, _StridedShard):
         return _StridedShard(placement.dim + 1, split_factor=placement.split_factor)
     return Shard(placement.dim + 1) if isinstance(placement, Shard) else placement

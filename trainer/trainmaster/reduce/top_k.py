@@ -1,4 +1,4 @@
-"""The largest elements of a vector."""
+"""TopK: only the largest elements of a vector are sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainmaster.reduce.method import Wire
 
 
 class TopK:
-    """The largest elements of each rank, wherever they are (Aji and Heafield, arXiv 1704.05021)."""
+    """Sends the largest elements of each rank, at any positions (Aji and Heafield, arXiv 1704.05021)."""
 
     keeps_error = True
 

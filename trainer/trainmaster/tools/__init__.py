@@ -1,1 +1,1 @@
-"""Programs beside training: the tables of parity, planner, tokens, Hugging Face's format, profiles."""
+"""Programs for use outside of a training: parity table, planner, tokenizing, Hugging Face's format, profiles."""

@@ -1,4 +1,4 @@
-"""What a program does when whoever read its standard output has gone, as with `| head`."""
+"""What a program does when the reader of its standard output has gone, as with `| head`."""
 
 from __future__ import annotations
 

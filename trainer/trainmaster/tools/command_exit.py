@@ -1,4 +1,5 @@
-"""How the trainer's commands end: with what was done, or with a sentence per problem on stderr and exit code 2."""
+"""How the trainer's commands end: with a sentence about what was done, or one sentence per problem on stderr and exit
+code 2."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from trainmaster.errors import TrainmasterError
 
 
 def run(work: Callable[[], str], out: Path) -> int:
-    """The exit code of `work`, which returns what is to be said; `out`: what it writes."""
+    """Print what `work` returns, or the problem, and return the exit code. `out` is the path that `work` writes."""
     try:
         said = work()
     except TrainmasterError as error:

@@ -29,8 +29,8 @@ def choose(asked: Device, local_rank: int, ranks: int, *, cuda: int, mps: bool) 
     if asked == "CPU":
         return Choice(torch.device("cpu"))
     if asked == "MPS":
-        why = "this machine has none" if not mps else "it has no float64, in which losses are summed"
-        raise ConfigError(f"training.device: MPS can't be used: {why}; CPU would do")
+        why = "this machine has no such device" if not mps else "losses are summed in float64, which MPS does not have"
+        raise ConfigError(f"training.device: MPS cannot be used, because {why}; use CPU")
     if cuda >= ranks:
         return Choice(torch.device("cuda", local_rank))
     has = f"this node has {_count(cuda, 'CUDA device')} for {_count(ranks, 'rank')}"

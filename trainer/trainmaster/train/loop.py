@@ -71,9 +71,9 @@ class Training:
         self.step = 0  # completed: the boundary that the parameters and the optimizer stand at
         self.first = 1  # step of this round
         self.consumed = 0  # samples
-        self.own_tokens = 0  # of this rank in the step under way
+        self.own_tokens = 0  # tokens that this rank counts in the current step
         self.last_loss = math.nan
-        self.numbers: dict[str, Any] = {}  # of the newest step whose numbers have arrived
+        self.numbers: dict[str, Any] = {}  # metrics of the newest step whose numbers have arrived
         self.under_way: list[StepRecord] = []
         self.step_s = 0.0  # what the last step took, without saving to memory
         self.divergence = Divergence(config.divergence)
@@ -113,7 +113,7 @@ class Training:
             raise ConfigError(str(error)) from None
         self.log.print_note(words)
         self.noise = NoiseScale.of(config, self.degrees, self.micro, self.accumulation)
-        self.first_squared: Tensor | None = None  # of the step's first micro-batch, where it is asked for
+        self.first_squared: Tensor | None = None  # squared norm of the first micro-batch's gradient, if asked for
         self.source = data.build(config)
         self.prefetch = Prefetch(self.source)
         self.evaluation: Evaluation | None = None

@@ -24,11 +24,11 @@ from trainmaster.host import atomic_write, memory, pod
 from trainmaster.train.process_group import World
 
 PROCESS = 512 << 20
-"""Bytes of a process on CPU that no tensor has: Python, torch, its threads and buffers of collectives."""
+"""Bytes of a process on CPU that no tensor uses: Python, torch, its threads and buffers of collectives."""
 CONTEXT = 1 << 30
-"""Bytes of a device that no tensor has: its context, libraries' work space, buffers of collectives."""
+"""Bytes of a device that no tensor uses: its context, work space of libraries, buffers of collectives."""
 USABLE = 0.9
-"""Of what is left, the share that an estimate may take: it is off by some percents, and allocators leave gaps."""
+"""The share of the remaining memory that an estimate may use: it is a few percent off, and allocators leave gaps."""
 
 
 def settle(config: TrainingConfig, world: World, kept: Path | None) -> tuple[TrainingConfig, str]:

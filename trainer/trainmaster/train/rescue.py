@@ -18,7 +18,7 @@ from trainmaster.contract.wire.progress_record import RESCUES
 from trainmaster.rank.reporter import Reporter
 
 PARK_LIMIT_S = 10.0
-"""How long a rank that has failed waits for its agent's verdict on it before it ends of itself."""
+"""Seconds that a rank that has failed waits to be ended by its agent, before it ends on its own."""
 
 
 _current: Rescue | None = None

@@ -18,13 +18,14 @@ from torch import Tensor
 from trainmaster.host import pod
 
 STORE_LIMIT_S = 2.0
-"""For the store to answer at all: it may be lost with its machine."""
+"""Seconds that the store has to answer at all: it may be lost with its machine."""
 OTHERS_LIMIT_S = 8.0
-"""For the other ranks to find out that the world is broken: some are still computing."""
+"""Seconds that the other ranks have to notice that the world is broken: some are still computing."""
 HURRY_S = 1.0
-"""The same once the agent waits: others have been asked by theirs then, and a thread of each answers..."""
+"""The same, in seconds, if the agent waits: then the agents of other ranks have asked them, too, and a thread of each
+answers."""
 POD_HURRY_S = 0.1
-"""...but if no more ranks are silent than a pod has, they may all be dead."""
+"""The same, in seconds, if no more ranks are silent than a pod has, because these may all be dead."""
 _POLL_S = 0.002
 
 

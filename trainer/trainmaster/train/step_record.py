@@ -15,8 +15,8 @@ class StepRecord:
 
     step: int
     reading: Reading  # loss, gradient norm, steps to record, norm of the first micro-batch; in fp16 also the loss scale
-    tokens: int  # of the whole world
-    own_tokens: int  # of this rank
+    tokens: int  # tokens of the whole world
+    own_tokens: int  # tokens that this rank counts
     rate: float
     seconds: float = math.nan
 
@@ -49,6 +49,6 @@ class Prepared:
     """A step whose gradients are complete on this rank: only the sums over all ranks are missing."""
 
     step: int
-    tokens: int  # of the whole world
-    own_tokens: int  # of this rank
+    tokens: int  # tokens of the whole world
+    own_tokens: int  # tokens that this rank counts
     began: float  # by the monotonic clock

@@ -44,7 +44,7 @@ from trainmaster.train.transfer import Reading
 
 _GENERATORS = "random_generators"
 MEASURED_SAVES = 3
-"""Saves to memory before their interval is chosen: the first two pay for the pages of their files."""
+"""Number of saves to memory before their interval is chosen: the first two also allocate the pages of their files."""
 
 
 class State:

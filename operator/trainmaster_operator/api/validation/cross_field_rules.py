@@ -1,7 +1,7 @@
-"""What the fields of a job must be to each other: one function for each kind of rule, over a whole spec.
+"""Rules across the fields of a job's spec, one function for each kind of rule.
 
-The models raise the first breach that they find. `job_validation` asks for all of them, also of a spec of which some
-fields can't be read (`partial_model`): there a rule that needs such a field tells nothing.
+The models raise the first violation. `job_validation` collects all of them, also for a spec in which some fields are
+invalid (`partial_model`): a rule that needs such a field then reports nothing.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from trainmaster_operator.api.job import JobSpec, WorkersSpec
 
 Breach = tuple[Path, str]
-"""(place within the spec of the field that a person would change, what is wrong)."""
+"""(path within the spec of the field that a person would change, what is wrong)."""
 Rule = Callable[["JobSpec"], Iterator[Breach]]
 
 
 def of_failures(spec: JobSpec) -> Iterator[Breach]:
-    """Rules of recovery that this job can't obey."""
+    """Yield the recovery rules that this job cannot apply."""
     own_loop = spec.framework.value == "Trainmaster"
     for number, words in unfit(spec.recovery.rules, own_loop=own_loop, least=spec.workers.min):
         yield ("recovery", "rules", number), words
 
 
 def of_framework(spec: JobSpec) -> Iterator[Breach]:
-    """What a framework needs, and what belongs to another one."""
+    """Yield what the framework needs and lacks, and fields that belong to another framework."""
     if spec.framework.value == "Trainmaster":
         if spec.training is None:
             yield (), "framework Trainmaster needs spec.training"
         if spec.workers.restartCommand is not None:
             yield (
                 ("workers", "restartCommand"),
-                "framework Trainmaster goes on from its checkpoints by itself; leave it out",
+                "framework Trainmaster continues from its checkpoints by itself; leave it out",
             )
         return
     if spec.training is not None:
@@ -62,13 +62,13 @@ def of_framework(spec: JobSpec) -> Iterator[Breach]:
 
 
 def of_the_best(spec: JobSpec) -> Iterator[Breach]:
-    """A best checkpoint that nothing tells from the others."""
+    """Yield checkpoint.keepBest if the job has nothing by which it can compare checkpoints."""
     if spec.training is not None and (words := best_refusal(spec.checkpoint, spec.training.evaluation)):
         yield placed(words)
 
 
 def of_size(spec: JobSpec) -> Iterator[Breach]:
-    """A number of ranks that the model's parallelism or the batch can't have."""
+    """Yield the field to change if the parallelism or the batch does not allow the number of ranks."""
     if spec.framework.value != "Trainmaster" or spec.training is None:
         return
     workers, parallelism, batch = spec.workers, spec.training.parallelism, spec.training.batch
@@ -84,7 +84,7 @@ def of_size(spec: JobSpec) -> Iterator[Breach]:
     ranks = world_size
     if parallelism.inner:
         if problem:
-            return  # nobody knows among how many ranks a batch is shared
+            return  # Without a valid parallelism it is unknown how many ranks share a batch.
         ranks = parallelism.data_ranks(world_size)
     key, words = _share(batch.at(world_size), ranks, "ranks" if ranks == world_size else "data-parallel ranks")
     if words:
@@ -95,11 +95,12 @@ def of_size(spec: JobSpec) -> Iterator[Breach]:
 
 
 RULES: tuple[Rule, ...] = (of_failures, of_framework, of_the_best)
-"""`of_size` is asked beside these: a plan of a layout doesn't need it."""
+"""The rules that hold for any number of ranks. `of_size` is called separately, because a layout plan does not need it.
+"""
 
 
 def _of_sizes(workers: WorkersSpec, parallelism: ParallelismConfig, batch: BatchConfig) -> Iterator[Breach]:
-    """Told when none of the numbers of pods that an elastic job may have suits its model and its batch."""
+    """Yield one violation if no number of pods that an elastic job may have fits its model and its batch."""
     fewest, first = workers.min or 1, ""
     for replicas in range(workers.replicas, fewest - 1, -1):
         ranks = replicas * workers.ranksPerPod
@@ -108,11 +109,12 @@ def _of_sizes(workers: WorkersSpec, parallelism: ParallelismConfig, batch: Batch
             return
         first = first or problem
     if first:
-        yield ("workers",), f"no number of pods from {fewest} to {workers.replicas} will do: {first}"
+        yield ("workers",), f"no number of pods from {fewest} to {workers.replicas} is possible: {first}"
 
 
 def _share(batch: BatchConfig, ranks: int, what: str) -> tuple[str, str]:
-    """(field to change, what is wrong) of a batch over the data-parallel ranks; what is wrong is "" if it divides."""
+    """Return (field to change, what is wrong) for a batch that `ranks` data-parallel ranks share. The second is "" if
+    the batch divides."""
     share, rest = divmod(batch.global_, ranks)
     if rest:
         near = multiples_near(batch.global_, ranks)

@@ -1,7 +1,7 @@
-"""The spelling that v1alpha1 had before its first release: how it is refused, and how it is rewritten.
+"""The spelling of v1alpha1 before its first release: how it is refused, and how it is rewritten.
 
-Nothing here is read as a job. `job_validation` asks what a field is called now, and `trainmaster migrate` rewrites a
-manifest by the same tables.
+No code reads a job in this spelling. `job_validation` uses the tables to name the present field, and `trainmaster
+migrate` uses them to rewrite a manifest.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ MOVED: dict[Path, Path] = {
     ("spec", "training", "checkpoint", "keep"): ("spec", "checkpoint", "keep"),
     ("spec", "training", "checkpoint", "keepBest"): ("spec", "checkpoint", "keepBest"),
 }
-"""Fields that have another place or name now."""
+"""Fields that were moved or renamed: the former path, and the present one."""
 
 NULLS: dict[Path, tuple[Path, Any]] = {
     ("spec", "training", "optimizer", "clipNorm"): (("spec", "training", "optimizer", "clipNorm"), 0),
     ("spec", "recovery", "hang", "limitSeconds"): (("spec", "recovery", "hang", "mode"), "Off"),
     ("spec", "scheduling", "releaseSeconds"): (("spec", "scheduling", "releaseSeconds"), 0),
 }
-"""Fields in which null had a meaning: the field and the value that have it now."""
+"""Fields in which null had a meaning: the former path, and the present path and value with that meaning."""
 
 VALUES: dict[Path, dict[Any, Any]] = {
     ("spec", "training", "optimizer", "schedule"): {"cosine": "Cosine", "constant": "Constant"},
 }
-"""Options that are spelled in another way now."""
+"""Values that are spelled differently now, by field."""
 
 _BLOCK: Path = ("spec", "training", "checkpoint")
 _OPEN = ("template", "options")
-"""Maps that belong to others: what is in them is left as it is."""
+"""Maps whose content other software defines; nothing in them is rewritten."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Change:
 
 
 def refusal(path: Path, given: Any) -> str | None:
-    """Return what a field in the former spelling is called now, as a sentence without a full stop; None for others."""
+    """Return the present name of a field in the former spelling, as a sentence without a full stop. Return None for any
+    other field."""
     end = "trainmaster migrate rewrites the file"
     if path == _BLOCK:
         return f"every, keep and keepBest are fields of spec.checkpoint now; {end}"
@@ -66,7 +67,8 @@ def refusal(path: Path, given: Any) -> str | None:
 
 
 def fields(spec: Any) -> list[str]:
-    """Return the fields of a stored spec that are in the former spelling, as paths: [] for a spec of this version."""
+    """Return the paths of the fields of a stored spec that are in the former spelling. Return [] for a spec of this
+    version."""
     document = {"spec": spec}
     found = [path for path in MOVED if path[-1] in (_map(document, path[:-1]) or {})]
     found += [path for path in NULLS if (_map(document, path[:-1]) or {}).get(path[-1], ...) is None]
@@ -79,7 +81,8 @@ def fields(spec: Any) -> list[str]:
 
 
 def migrated(document: dict[str, Any]) -> tuple[dict[str, Any], list[Change]]:
-    """Return a manifest in the present spelling, and what was changed in it. The manifest given is not changed."""
+    """Return a copy of a manifest in the present spelling, and a list of what was changed. The given manifest is not
+    modified."""
     result: dict[str, Any] = copy.deepcopy(document)
     changes = [*_moved(result), *_without_nulls(result), *_renamed(result), *_whole(result.get("spec"), ("spec",))]
     return result, changes
@@ -117,7 +120,7 @@ def _renamed(document: dict[str, Any]) -> Iterator[Change]:
 
 
 def _whole(value: Any, path: Path) -> Iterator[Change]:
-    """Round seconds up to whole ones, in place."""
+    """Round fractions of seconds up to whole seconds, in place, and yield each change."""
     if not isinstance(value, dict):
         return
     for key, child in value.items():
@@ -129,7 +132,7 @@ def _whole(value: Any, path: Path) -> Iterator[Change]:
 
 
 def _fractions(value: Any, path: Path) -> Iterator[Path]:
-    """Seconds that aren't whole. A whole number may be written as 30.0."""
+    """Yield the paths of fields with a fraction of seconds. A whole number may be written as 30.0."""
     if not isinstance(value, dict):
         return
     for key, child in value.items():
@@ -148,7 +151,7 @@ def _map(document: Any, path: Path) -> dict[Any, Any] | None:
 
 
 def _set(document: dict[str, Any], path: Path, value: Any) -> None:
-    """Set a field, and make the maps above it."""
+    """Set a field and create the maps above it that are missing."""
     place: Any = document
     for part in path[:-1]:
         if not isinstance(place.get(part), dict):

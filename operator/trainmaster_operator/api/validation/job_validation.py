@@ -1,7 +1,7 @@
-"""What is wrong with a job, in words: every problem at once, where it is, and what would be right.
+"""The problems of a job in words: all of them at once, each with its place and with what would be right.
 
-The models decide what is valid; this page only asks them and translates. A field's place is a path such as
-`spec.training.batch.global`.
+The models decide what is valid; this module only calls them and translates their errors. The place of a field is a path
+such as `spec.training.batch.global`.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ _TRAINING: Path = ("spec", "training")
 
 
 def validate(document: Any, *, sized: bool = True, on_cluster: bool = False) -> list[Problem]:
-    """Return all problems of a job as a person wrote it (JSON values), in the order of the path; [] when it is valid.
+    """Return all problems of a job as a person wrote it (JSON values), sorted by path; [] if the job is valid.
 
-    A status in it is ignored, as an API server would. `sized`: whether its degrees must suit its number of ranks.
-    `on_cluster`: whether it is to run on a cluster, where a job without storage saves nothing.
+    A status in the document is ignored, as an API server does. `sized`: also check that the parallelism and the batch
+    fit the number of ranks. `on_cluster`: also check rules for jobs on a cluster, where a job without storage saves
+    nothing.
     """
     if not isinstance(document, dict):
         return [Problem((), f"a {JOB_KIND} is expected, not {shown(document)}")]
@@ -107,10 +108,10 @@ def _with_usable_template(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields(document: dict[str, Any]) -> Iterator[Problem]:
-    """What the models say of each field on its own, and rules across the fields of one map."""
+    """Yield the problems that the models find in single fields, and across the fields of one map."""
     document = {"apiVersion": None, "kind": None, **document}
     try:
-        # As JSON and strictly: "4" is no number and 4.5 no whole one, as an API server would say.
+        # Validate as strict JSON: "4" is no number and 4.5 is no integer, as for an API server.
         DistributedTrainingJob.model_validate_json(json.dumps(document), strict=True)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
@@ -135,7 +136,7 @@ def _translate(detail: ErrorDetails, document: dict[str, Any]) -> Problem | None
     if words := former_spelling.refusal(path, given):
         return Problem(path, words)
     if kind == "value_error":
-        # The rules of these two are told by `_across`: all of them, at the field that a person would change.
+        # `_across` reports the rules of these two models: all violations, each at the field that a person would change.
         return None if path in (_SPEC, _TRAINING) else Problem(path, str(context.get("error", detail["msg"])))
     if kind == "extra_forbidden":
         return Problem(path, _unknown(path))
@@ -143,7 +144,7 @@ def _translate(detail: ErrorDetails, document: dict[str, Any]) -> Problem | None
 
 
 def _said(kind: str, context: dict[str, Any], given: Any, path: Path) -> str:
-    """One pydantic error of a field, in words."""
+    """Return one pydantic error of a field in words."""
     if kind == "missing":
         return f"is missing{_described(path)}"
     if kind in _LIMITS:
@@ -177,8 +178,9 @@ def _count(context: dict[str, Any]) -> str:
 
 
 def _unknown(path: Path) -> str:
-    """An unknown field: the nearest known name here, else where that name is known, else the nearest name in another
-    section of the same name (checkpoint is one of the job and one of its training), else all names known here."""
+    """Return the message for an unknown field. It suggests the nearest name in this map; otherwise the place where this
+    name is known; otherwise the nearest name in a map of the same name elsewhere (checkpoint exists in the job and in
+    its training); otherwise it lists the names of this map."""
     name = str(path[-1])
     model = _model_at(path[:-1])
     known = _names(model) if model else []
@@ -210,14 +212,14 @@ def _model_at(path: Path) -> type[BaseModel] | None:
         if model is None:
             return None
         if isinstance(part, int):
-            continue  # of a list: its items' model
+            continue  # An index of a list has no model of its own: the model of the items follows.
         field = next((f for name, f in model.model_fields.items() if (f.alias or name) == part), None)
         model = partial_model.model_in(field.annotation) if field else None
     return model
 
 
 def _places(model: type[BaseModel] = DistributedTrainingJob, above: Path = ()) -> Iterator[Path]:
-    """The path of every field of a job but its status."""
+    """Yield the path of every field of a job except its status."""
     for name, field in model.model_fields.items():
         path = (*above, field.alias or name)
         if path == ("status",):
@@ -229,7 +231,7 @@ def _places(model: type[BaseModel] = DistributedTrainingJob, above: Path = ()) -
 
 
 def _described(path: Path) -> str:
-    """The first sentence about the field, as a clause; "" when its model doesn't say."""
+    """Return the first sentence of the description of a field as a clause, or "" if it has no description."""
     model = _model_at(path[:-1])
     field = next((f for n, f in model.model_fields.items() if (f.alias or n) == path[-1]), None) if model else None
     return f": {field.description.split('. ')[0].rstrip('.')}" if field and field.description else ""
@@ -264,7 +266,7 @@ def _metadata(metadata: Any) -> Iterator[Problem]:
 
 
 def _across(value: Any, sized: bool, on_cluster: bool) -> Iterator[Problem]:
-    """What crosses fields, as far as the fields themselves are right."""
+    """Yield the problems across fields, as far as the fields themselves are valid."""
     if not isinstance(value, dict):
         return
     spec = partial_model.read(JobSpec, value)

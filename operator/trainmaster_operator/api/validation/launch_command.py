@@ -1,7 +1,7 @@
-"""What a job's command tells before anything runs: launchers that can't work, and how many ranks they should start.
+"""Checks of a job's command before it runs: launchers that cannot work, and the number of ranks that they should start.
 
-Only `job_validation` asks, and the command of a person who types it: a stored job keeps running, and its agents refuse
-by the launcher's own parser what our tables don't know.
+Only `job_validation` and the command-line tool run these checks. A stored job keeps running; if our tables do not know
+an option, its agents ask the launcher's own parser.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
 
 
 def of_launcher(spec: JobSpec) -> Iterator[Breach]:
-    """Commands that ranks can't run, and numbers of processes that the job does not have."""
+    """Yield commands that ranks cannot run, and numbers of processes that do not match the job."""
     if spec.framework.value == "Trainmaster":
         return
     ranks = spec.workers.ranksPerPod
@@ -32,7 +32,7 @@ def of_launcher(spec: JobSpec) -> Iterator[Breach]:
         try:
             given = parse(argv).given
         except UnknownOption:
-            continue  # the launcher's own parser may know it: that is asked where it is installed
+            continue  # The launcher's own parser may know the option; it is asked where the launcher is installed.
         except LaunchRefused as refusal:
             yield place, str(refusal)
             continue
@@ -45,7 +45,8 @@ def of_launcher(spec: JobSpec) -> Iterator[Breach]:
 
 
 def complete(spec: Any) -> None:
-    """Write into a spec, as a person wrote it, how many ranks each pod has, if only its launcher was told."""
+    """Set workers.ranksPerPod in a spec, as a person wrote it, if only the options of its launcher say how many ranks a
+    pod has."""
     found = _parse_command_without_ranks(spec)
     if found is None:
         return
@@ -61,7 +62,8 @@ def complete(spec: Any) -> None:
 
 
 def uncounted(spec: Any) -> Iterator[Breach]:
-    """Told when torchrun was to count the devices or cores itself, and nobody says how many ranks that makes."""
+    """Yield a problem if torchrun counts the devices or cores itself and the spec does not say how many ranks that
+    makes."""
     found = _parse_command_without_ranks(spec)
     if found is not None and launcher_options.is_counted(found[0].given):
         told = found[0].given["nproc_per_node"]
@@ -72,7 +74,8 @@ def uncounted(spec: Any) -> Iterator[Breach]:
 
 
 def _parse_command_without_ranks(spec: Any) -> tuple[Command, dict[str, Any]] | None:
-    """Return (the command, the workers) of a script's spec that leaves out ranksPerPod; None for any other spec."""
+    """Return (the command, the workers) of a script's spec that leaves out ranksPerPod. Return None for any other
+    spec."""
     if not isinstance(spec, dict) or spec.get("framework", "Trainmaster") == "Trainmaster":
         return None
     workers = spec.get("workers")
@@ -83,11 +86,11 @@ def _parse_command_without_ranks(spec: Any) -> tuple[Command, dict[str, Any]] | 
         argv = [*(container.get("command") or []), *(container.get("args") or [])]
         return parse(argv), workers
     except (KeyError, IndexError, TypeError, AttributeError, LaunchRefused):
-        return None  # another check reports that
+        return None  # Another check reports this problem.
 
 
 def _devices(container: dict[str, Any]) -> int:
-    """How many devices a container asks for; 0: none, or it doesn't say."""
+    """Return the number of devices that a container requests; 0 if it requests none or does not give a number."""
     limits = (container.get("resources") or {}).get("limits") or {}
     counts = [str(limits[name]) for name in _DEVICES if name in limits]
     return int(counts[0]) if counts and counts[0].isdigit() else 0

@@ -1,7 +1,7 @@
-"""A model of which some fields can't be read, so that rules across the others can be asked.
+"""A model without the fields that are invalid, so that rules across the other fields can run.
 
-A field that is wrong is absent from such a model: a rule that needs it fails with AttributeError, and has nothing to
-tell. The field's own problem is told elsewhere.
+An invalid field is absent from such a model. A rule that needs it fails with AttributeError and reports nothing;
+another check reports the field itself.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ T = TypeVar("T")
 
 
 def read(model: type[M], value: dict[str, Any]) -> M:
-    """Return `value`, JSON as a person wrote it, as a model without the fields that are wrong. Unknown fields are left
-    out."""
+    """Return `value`, JSON as a person wrote it, as a model without its invalid fields. Unknown fields are left out."""
     fields: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         key = field.alias or name
@@ -38,12 +37,12 @@ def read(model: type[M], value: dict[str, Any]) -> M:
     found = model.model_construct(**fields)
     for name in model.model_fields:
         if name not in fields:
-            found.__dict__.pop(name, None)  # a default that nobody asked for
+            found.__dict__.pop(name, None)  # `model_construct` has set the default of a field that is invalid.
     return found
 
 
 def collect_findings(rule: Callable[[], Iterable[T]]) -> list[T]:
-    """Return what `rule` finds in a partial model until it needs a field that is absent."""
+    """Return what `rule` yields from a partial model until it needs a field that is absent."""
     found: list[T] = []
     try:
         for each in rule():
@@ -55,7 +54,7 @@ def collect_findings(rule: Callable[[], Iterable[T]]) -> list[T]:
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in `X`, `X | None`, `list[X]` and the like."""
+    """Return the model in `X`, `X | None`, `list[X]` and the like. Return None if there is none."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType, list):
         found = [model_in(option) for option in typing.get_args(annotation)]
         return next((model for model in found if model), None)

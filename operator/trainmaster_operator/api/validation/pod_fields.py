@@ -31,21 +31,19 @@ _STRICT = re.compile(r'unknown field "([^"]+)"')
 
 @functools.cache
 def _types() -> dict[str, dict[str, str]]:
-    """For each type its fields, each with its own type, or "" where any name may stand below it."""
+    """Return the fields of each type, each with its own type; "" means that any name may stand below the field."""
     known: dict[str, dict[str, str]] = json.loads(FILE.read_text(encoding="utf-8"))["types"]
     return known
 
 
 def problems(template: Any) -> Iterator[Problem]:
-    """Yield each field of a pod template that Kubernetes doesn't know, with the nearest name that it knows."""
+    """Yield each field of a pod template that Kubernetes does not know, with the nearest known name."""
     yield from _unknown(template, _ROOT, TEMPLATE)
 
 
 def problems_in(message: str) -> list[Problem]:
     """Return the unknown fields that an API server names when it refuses a pod, as problems of the job's template.
-
-    Empty if the message is about something else.
-    """
+    Return [] if the message is about something else."""
     found = []
     for dotted in _STRICT.findall(message):
         parts = re.findall(r"[^.\[\]]+", dotted)
@@ -84,7 +82,7 @@ def _words(name: str, kind: str) -> str:
 
 
 def render() -> str:
-    """Return the content of pod_fields.json, from the installed Kubernetes client."""
+    """Return the content of pod_fields.json, made from the installed Kubernetes client."""
     client = importlib.import_module("kubernetes.client")
     types: dict[str, dict[str, str]] = {}
     left = [_ROOT]
@@ -103,6 +101,7 @@ def render() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Write pod_fields.json, or compare it with --check. Return 0, or 1 if the file is stale."""
     parser = argparse.ArgumentParser(
         prog="python -m trainmaster_operator.api.validation.pod_fields", description=__doc__
     )

@@ -1,4 +1,4 @@
-"""The shape of the part of a pod template that we read: it is an open map to the models."""
+"""Checks of the part of a pod template that this code reads. For the models the template is an open map."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from trainmaster_operator.api.validation.problem import Path, Problem, instead, shown
 
 OUR_NAMES = "trainmaster-"
-"""How names of the volumes and containers begin that the operator adds to pods."""
+"""The prefix of the names of all volumes and containers that the operator adds to pods."""
 
 OUR_PATHS = {
     "/var/run/trainmaster": "the pod's identity",
@@ -19,13 +19,11 @@ OUR_PATHS = {
 
 
 def problems(template: Any, mounts: Mapping[str, str] | None = None) -> Iterator[Problem]:
-    """Yield what is wrong with the shape of the part of a pod template that we read.
-
-    `mounts`: what the job's other fields mount where.
-    """
+    """Yield the problems in the part of a pod template that this code reads. `mounts`: further paths that the operator
+    mounts, with what is mounted there."""
     where: Path = ("spec", "workers", "template")
     if not isinstance(template, dict):
-        return  # absent, or the model says it
+        return  # The template is absent, or the model reports that it is no map.
     spec = template.get("spec", {})
     where = (*where, "spec")
     if not isinstance(spec, dict):
@@ -58,7 +56,8 @@ def _taken_names(entries: Any, where: Path) -> Iterator[Problem]:
         if not isinstance(name, str):
             yield Problem((*where, i), f"a map with a name is expected, not {shown(entry)}")
         elif name.startswith(OUR_NAMES):
-            yield Problem((*where, i, "name"), f"names that begin with {OUR_NAMES} are the operator's, not {name!r}")
+            words = f"{name!r}: names that begin with {OUR_NAMES} are reserved for the operator"
+            yield Problem((*where, i, "name"), words)
 
 
 def _taken_paths(mounts: Any, taken: Mapping[str, str], where: Path) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""One thing that is wrong with a job, and values as a person would have written them."""
+"""One problem of a job, and functions that show paths and values as a person would write them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. `message` is a sentence without the path and without a full stop."""
+    """One problem of a job. `message` is a sentence without the path and without a full stop."""
 
     path: Path
     message: str
@@ -28,18 +28,19 @@ def dotted(path: Path) -> str:
 
 
 def placed(words: str) -> tuple[Path, str]:
-    """Split a sentence that begins with the place of a field, as in `batch.micro: …`; without one the place is ()."""
+    """Split a sentence that begins with the path of a field, as in `batch.micro: …`, into path and rest. The path is ()
+    if the sentence begins without one."""
     place, colon, rest = words.partition(": ")
     return (tuple(place.split(".")), rest) if colon and " " not in place else ((), words)
 
 
 def instead(value: Any) -> str:
-    """Return what stands there instead, as a clause; "" for nothing."""
+    """Return the given value as a clause, such as ", not 4". Return "" for None."""
     return f", not {shown(value)}" if value is not None else ""
 
 
 def shown(value: Any) -> str:
-    """Return a value as a person would have written it, cut short."""
+    """Return a value as a person would write it, in at most 80 characters."""
     if isinstance(value, dict):
         return "a map"
     if isinstance(value, list):

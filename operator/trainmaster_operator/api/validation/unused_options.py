@@ -1,8 +1,8 @@
-"""Options that a person has set and that nothing would obey: each is refused in a sentence.
+"""Options that a person has set and that no code would use: each is refused with a sentence.
 
-An API server writes defaults into a job, so a field at its default doesn't count as set; one without a default counts
-when it is there. A job that is stored keeps running: `job_validation` asks, and so does the API server (`CEL_RULES`,
-as far as it doesn't depend on how many ranks there are), but the models take what changes nothing.
+An API server writes defaults into a job, so a field that has its default value does not count as set; a field without a
+default counts if it is there. A stored job keeps running: `job_validation` applies these rules, and so does the API
+server (`CEL_RULES`, as far as they do not depend on the number of ranks), but the models accept such options.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Used = Callable[[Degrees], bool]
 
 
 def of_optimizer(spec: JobSpec) -> Iterator[Breach]:
-    """Options of other optimizers, and of another schedule."""
+    """Yield options that belong to another optimizer or to another schedule."""
     if spec.training is None:
         return
     optimizer, where = spec.training.optimizer, ("training", "optimizer")
     if optimizer.name == "adamw" and optimizer.momentum is not None:
-        yield (*where, "momentum"), "adamw has betas and no momentum; leave it out, or let name be sgd or muon"
+        yield (*where, "momentum"), "adamw has betas and no momentum; remove it, or set name to sgd or muon"
     if optimizer.name == "sgd":
         for name in _set(optimizer, "betas", "eps"):
-            yield (*where, name), "sgd has no such option; leave it out, or let name be adamw or muon"
+            yield (*where, name), "sgd has no such option; remove it, or set name to adamw or muon"
     if optimizer.schedule == "Constant":
         for name in _set(optimizer, "minLrRatio"):
             yield (*where, name), "it says where the cosine ends, and schedule is Constant; leave it out"
 
 
 def of_divergence(spec: JobSpec) -> Iterator[Breach]:
-    """A window in which nothing is looked for."""
+    """Yield divergence.window if no check uses it."""
     if spec.training is None:
         return
     divergence = spec.training.divergence
@@ -48,14 +48,14 @@ def of_divergence(spec: JobSpec) -> Iterator[Breach]:
 
 
 def of_checkpoints(spec: JobSpec) -> Iterator[Breach]:
-    """How often to save, where a script decides that itself."""
+    """Yield options for saving that a script ignores, because it decides itself when it saves."""
     if spec.framework.value != "Trainmaster":
         for name in _set(spec.checkpoint, "every", "keep", "keepBest"):
             yield ("checkpoint", name), "a script saves its own checkpoints, when it decides to; leave it out"
 
 
 def of_memory(spec: JobSpec) -> Iterator[Breach]:
-    """Options of a memory tier that the job doesn't want."""
+    """Yield options of a memory tier that is turned off."""
     ram = spec.checkpoint.ram
     if ram is not None and ram.limit == "0":
         for name in _set(ram, "every", "peers"):
@@ -63,7 +63,8 @@ def of_memory(spec: JobSpec) -> Iterator[Breach]:
 
 
 def of_storage(spec: JobSpec) -> Iterator[Breach]:
-    """How to save, where there is no place for it. On a cluster only: a run on one machine saves to its own folder."""
+    """Yield options for saving if the job has no storage. This holds on a cluster only: a run on one machine saves to
+    its output folder."""
     checkpoint = spec.checkpoint
     if checkpoint.folder is not None:
         return
@@ -72,22 +73,25 @@ def of_storage(spec: JobSpec) -> Iterator[Breach]:
     )
     given = [*_set(checkpoint, "every", "keep", "keepBest")] if spec.framework.value == "Trainmaster" else []
     given += _set(checkpoint, "timeoutSeconds")
-    # Of a memory tier that is refused it is true that there is none.
+    # With limit 0 the memory tier is turned off, so `ram` is consistent with having no storage.
     given += ["ram"] if checkpoint.ram is not None and checkpoint.ram.limit != "0" else []
     for name in given:
         yield ("checkpoint", name), words
 
 
 def of_sizes(spec: JobSpec) -> Iterator[Breach]:
-    """When to take another size, where there is one only."""
+    """Yield options for changes of the size if the job can have only one size."""
     if not spec.elastic:
         for name in _set(spec.recovery.elastic, "waitSeconds", "cooldownSeconds"):
-            words = "the job has one size only; set workers.min (or workers.max), or leave it out"
+            words = (
+                "the job cannot change its size, because neither workers.min nor workers.max is set; set one of them, "
+                "or remove this field"
+            )
             yield ("recovery", "elastic", name), words
 
 
 def of_hangs(spec: JobSpec) -> Iterator[Breach]:
-    """How stuck ranks are told, where nobody looks."""
+    """Yield options for finding hangs if ranks are not watched."""
     hang = spec.recovery.hang
     if hang.mode.value == "Off":
         for name in _set(hang, "limitSeconds", "factor"):
@@ -95,18 +99,18 @@ def of_hangs(spec: JobSpec) -> Iterator[Breach]:
 
 
 def of_axes(spec: JobSpec) -> Iterator[Breach]:
-    """How an axis works that has one rank only."""
+    """Yield options of a mesh axis that has the degree 1."""
     if spec.training is None:
         return
     parallelism, where = spec.training.parallelism, ("training", "parallelism")
     for name, axis in (("pipeline", "pp"), ("tensor", "tp"), ("context", "cp")):
-        # Without the axis the model itself refuses it.
+        # If the axis is missing, the model itself refuses the options.
         if getattr(parallelism, name) is not None and getattr(parallelism, axis) == 1:
             yield (*where, name), f"it says how axis {axis} works, and {axis} is 1; leave it out, or let {axis} be more"
 
 
 def of_shards(spec: JobSpec) -> Iterator[Breach]:
-    """How shards work, where there are none; and ZeRO's stage where it changes nothing."""
+    """Yield sharding options if there are no shards, and the stage of ZeRO where it has no effect."""
     training = spec.training
     if training is None or training.parallelism.sharding is None:
         return
@@ -114,12 +118,15 @@ def of_shards(spec: JobSpec) -> Iterator[Breach]:
     if _never(spec, lambda degrees: _shards(degrees) > 1):
         yield where, "it says how shards work, and dpShard x cp is 1; leave it out, or let dpShard be 2 or more"
     elif (training.parallelism.pp or 1) > 1 and (name := next(_set(training.parallelism.sharding, "stage"), None)):
-        words = "a pipeline gathers parameters and sums gradients once in a step at every stage; leave it out"
+        words = (
+            "in a pipeline all values of stage do the same: parameters are gathered and gradients summed once in each "
+            "step; remove it"
+        )
         yield (*where, name), words
 
 
 def of_buckets(spec: JobSpec) -> Iterator[Breach]:
-    """The size of buckets, where gradients travel in another way."""
+    """Yield bucketMiB if gradients are not sent in buckets."""
     training = spec.training
     if training is None or training.communication is None or not any(_set(training.communication, "bucketMiB")):
         return
@@ -130,20 +137,20 @@ def of_buckets(spec: JobSpec) -> Iterator[Breach]:
     elif _never(spec, lambda degrees: degrees["dpReplicate"] > 1):
         why = "gradients of replicas travel in buckets, and dpReplicate is 1"
     elif _never(spec, lambda degrees: degrees["dpReplicate"] > 1 and _shards(degrees) * degrees.get("tp", 1) == 1):
-        why = "gradients of replicas that dpShard, cp or tp take apart travel block by block"
+        why = "with dpShard, cp or tp, replicas exchange gradients block by block and not in buckets"
     else:
         return
     yield ("training", "communication", "bucketMiB"), f"{why}; leave it out"
 
 
 def of_compression(spec: JobSpec) -> Iterator[Breach]:
-    """What replicas send, where there is one."""
+    """Yield compression if there are no replicas that exchange gradients."""
     training = spec.training
     if training is None or training.communication is None or training.communication.compression is None:
         return
-    # Where dpReplicate 1 is given, the model itself refuses it.
+    # If dpReplicate 1 is given, the model itself refuses compression.
     if training.parallelism.dpReplicate != 1 and _never(spec, lambda degrees: degrees["dpReplicate"] > 1):
-        words = "it is of gradients that replicas sum, and dpReplicate is 1; leave it out, or let dpShard be less"
+        words = "it compresses gradients that replicas sum, and dpReplicate is 1; leave it out, or lower dpShard"
         yield ("training", "communication", "compression"), words
 
 
@@ -153,7 +160,7 @@ RULES_OF_DEGREES: tuple[Rule, ...] = (of_axes, of_shards, of_buckets, of_compres
 
 
 def _set(model: BaseModel, *names: str) -> Iterator[str]:
-    """Those of the fields that differ from their default."""
+    """Return the names of those fields that differ from their default."""
     fields = type(model).model_fields
     return (name for name in names if getattr(model, name) != fields[name].get_default(call_default_factory=True))
 
@@ -163,7 +170,8 @@ def _shards(degrees: Degrees) -> int:
 
 
 def _never(spec: JobSpec, used: Used) -> bool:
-    """Whether at no size that the job may have `used` is true of the degrees. False where it can't have any size."""
+    """Return whether `used` is false for the degrees of every size that the job may have. Return False if the job can
+    have no size at all."""
     assert spec.training is not None
     workers, known = spec.workers, False
     sizes = range(workers.max or workers.replicas, (workers.min or 1) - 1, -1) if spec.elastic else [workers.replicas]
@@ -216,7 +224,7 @@ CEL_RULES: list[dict[str, Any]] = [
     {
         "rule": f"has(self.workers.min) || has(self.workers.max)"
         f" || ({_ELASTIC}.waitSeconds == 30 && {_ELASTIC}.cooldownSeconds == 60)",
-        "message": "recovery.elastic: the job has one size only; set workers.min (or workers.max), or leave"
+        "message": "recovery.elastic: the job cannot change its size; set workers.min or workers.max, or leave"
         " waitSeconds and cooldownSeconds out",
     },
     {
@@ -262,8 +270,9 @@ CEL_RULES: list[dict[str, Any]] = [
         "rule": f"!has({_TRAINING}) || !has({_COMMUNICATION}) || {_COMMUNICATION}.bucketMiB == 25"
         f" || (!has({_COMMUNICATION}.compression) && {_TRAINING}.precision == 'fp32' && {_one('tp')} && {_one('cp')}"
         f" && {_one('dpShard')} && (!has({_MESH}.dpReplicate) || {_MESH}.dpReplicate > 1))",
-        "message": "training.communication.bucketMiB is of whole gradients in fp32 that replicas sum without"
+        "message": "training.communication.bucketMiB is used only for whole gradients in fp32 that replicas sum without"
         " compression; leave it out",
     },
 ]
-"""The same for an API server, after defaults are filled in, where it doesn't depend on the number of ranks."""
+"""The same rules for an API server, which applies them after it has filled in defaults, as far as they do not depend on
+the number of ranks."""

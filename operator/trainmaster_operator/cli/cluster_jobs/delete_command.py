@@ -1,4 +1,4 @@
-"""`trainmaster delete`: a job leaves a cluster."""
+"""`trainmaster delete`: deletes a job on a cluster."""
 
 from __future__ import annotations
 

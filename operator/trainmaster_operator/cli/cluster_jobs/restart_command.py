@@ -1,4 +1,4 @@
-"""`trainmaster restart`: a job starts again with its current spec."""
+"""`trainmaster restart`: restarts a job with its current spec."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from trainmaster_operator.cluster.port import JOB, Object
 
 
 def restart(where: Where, name: str) -> int:
-    """Ask for it; the operator does it. Raises Refusal when the job doesn't run."""
+    """Ask the operator to restart the job. Return 0. Raise Refusal if the job does not run."""
     run_or_job.check_job(name, where, "to restart a run, stop it with Ctrl-C and give the same trainmaster run command")
     return asyncio.run(_restart(where, name))
 
@@ -26,7 +26,7 @@ async def _restart(where: Where, name: str) -> int:
 
 
 async def ask(target: Target, job: Object) -> None:
-    """Raise the number of the job's spec that asks for a restart. Raises Refusal."""
+    """Raise the number in the job's spec that asks for a restart. Raise Refusal if the job is finished or suspended."""
     name = job["metadata"]["name"]
     status = state_of(job)
     place = f"{target.namespace}/{name}"
@@ -38,8 +38,8 @@ async def ask(target: Target, job: Object) -> None:
             "then starts with its current spec"
         )
     number = max(job["spec"].get("restart", 0), status.restartObeyed) + 1
-    # Whatever else has changed meanwhile: a job that runs has a new status every second. Two people who ask at the same
-    # moment ask for the same number, and get one restart.
+    # The patch has no resourceVersion, because the status of a running job changes every second. Two people who ask at
+    # the same moment ask for the same number and get one restart.
     await target.cluster.patch(JOB, target.namespace, name, {"spec": {"restart": number}})
     sys.stdout.write(
         f"job {name} saves a checkpoint, and then restarts with its current spec; `trainmaster status {name} "

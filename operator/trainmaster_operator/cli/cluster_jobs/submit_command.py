@@ -1,4 +1,4 @@
-"""`trainmaster submit`: a job comes to a cluster."""
+"""`trainmaster submit`: creates a job on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster submit job.yaml` and `trainmaster delete NAME`: jobs come to a cluster, and go."""
+"""`trainmaster submit job.yaml` and `trainmaster delete NAME`: create and delete jobs on a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from trainmaster_operator.cluster.port import JOB, AlreadyExists, Invalid, NotFo
 
 
 def submit(where: Where, file: Path, watching: bool, plain: bool) -> int:
-    """0 when it is submitted; with `watching`, 0 when it succeeds. Raises Refusal, with nothing submitted."""
+    """Create the job of a file. Return 0; with `watching`, return 0 if the job succeeds and 1 otherwise. Raise
+    Refusal if nothing was created."""
     document, _ = load_job(file, on_cluster=True)
     return asyncio.run(_submit(where, document, watching, plain))
 
@@ -42,8 +43,8 @@ async def _submit(where: Where, document: Document, watching: bool, plain: bool)
 
 
 async def create(target: Target, document: Document, asked: str | None) -> Object:
-    """The job as stored, after a dry run of it and of one of its pods. `asked`: the namespace of the command line.
-    Raises Refusal."""
+    """Create a job after a dry run of it and of one of its pods, and return it as stored. `asked`: the namespace of
+    the command line. Raise Refusal."""
     job = in_namespace(document, target.namespace, asked)
     meta = job["metadata"]
     try:
@@ -59,7 +60,7 @@ async def create(target: Target, document: Document, asked: str | None) -> Objec
 
 
 def delete(where: Where, name: str) -> int:
-    """Raises Refusal when there is no such job."""
+    """Delete a job. Return 0. Raise Refusal if there is no such job."""
     run_or_job.check_job(name, where, "to delete a run, delete its folder")
     return asyncio.run(_delete(where, name))
 
@@ -71,7 +72,8 @@ async def _delete(where: Where, name: str) -> int:
 
 
 async def remove(target: Target, name: str) -> None:
+    """Delete a job and say so. Raise Refusal if there is no such job."""
     job = await find(target, name)
-    with suppress(NotFound):  # somebody else was quicker
+    with suppress(NotFound):  # Somebody else has deleted it in the meantime.
         await target.cluster.delete(JOB, target.namespace, name, uid=job["metadata"]["uid"])
     sys.stdout.write(f"job {name} is deleted; its pods are being deleted\n")

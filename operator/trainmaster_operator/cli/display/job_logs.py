@@ -1,6 +1,6 @@
-"""`trainmaster logs NAME`: what the ranks of a job on a cluster print, of all of them in the order of time.
+"""`trainmaster logs NAME`: what the ranks of a job on a cluster print, ordered by time.
 
-Pods that were replaced are read too while they still exist.
+The logs of replaced pods are read too, while these pods still exist.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from trainmaster_operator.cluster.port import JOB, POD, ApiError, Invalid, NotFo
 from trainmaster_operator.runtime.cache.cache_records import job_key
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 
-AT_ONCE = 16  # logs that are fetched at the same time
-HOLD_S = 0.5  # while following, lines wait so long for earlier ones from elsewhere
+AT_ONCE = 16  # Number of logs that are fetched at the same time.
+HOLD_S = 0.5  # Seconds for which lines wait, while following, for earlier lines of other containers.
 LOOK_S = 0.1
 AGAIN_S = 1.0
 
@@ -36,7 +36,7 @@ Write = Callable[[bytes], Any]
 
 
 def logs(where: Where, name: str, rank: int | None, follow: bool) -> int:
-    """Write what a rank prints, or (None) what all do. Raises Refusal."""
+    """Write what one rank prints, or what all ranks print if `rank` is None. Return 0. Raise Refusal."""
     return asyncio.run(_logs(where, name, rank, follow))
 
 
@@ -61,17 +61,19 @@ async def _logs(where: Where, name: str, rank: int | None, follow: bool) -> int:
 
 
 class Choice:
-    """Which pods and which of their lines. Raises Refusal when there is no such rank."""
+    """Which pods are read, and which of their lines are shown. The constructor raises Refusal if there is no such
+    rank."""
 
     def __init__(self, job: Object, rank: int | None) -> None:
         self.rank = rank
         self._slot = None if rank is None else _slot(job, rank)
 
     def takes(self, source: Source) -> bool:
+        """Return whether the log of this container is read."""
         return self._slot is None or (source.role == "worker" and source.slot == self._slot)
 
     def shown(self, source: Source, text: bytes) -> bytes | None:
-        """A line as it is shown; None: it isn't."""
+        """Return a line as it is shown, or None if it is not shown."""
         who = rank_of(text)
         if self.rank is not None:
             return text if who in (None, self.rank) else None
@@ -88,7 +90,7 @@ def _slot(job: Object, rank: int) -> int:
 
 
 async def history(target: Target, job: Object, choice: Choice, write: Write, may_be_empty: bool) -> dict[str, str]:
-    """Writes what there is. Returns the time of each pod's last line, by uid."""
+    """Write the existing lines. Return the time of each pod's last line, by uid."""
     meta = job["metadata"]
     listing = await target.cluster.list(POD, meta["namespace"], {f"{GROUP}/job": meta["name"]})
     sources = [one for one in map(source, listing.items) if one.started and choice.takes(one)]
@@ -115,7 +117,7 @@ async def _fetch(read: Read, source: Source, file: IO[bytes], turns: asyncio.Sem
             async for raw in read(source, False, ""):
                 file.write(raw + b"\n")
         except NotFound:
-            pass  # the pod has just gone
+            pass  # The pod was deleted in the meantime.
         except ApiError as error:
             sys.stderr.write(f"trainmaster: {source.pod}: its log can't be read: {one_line(error)}\n")
     file.seek(0)
@@ -128,7 +130,7 @@ def _show(choice: Choice, source: Source, line: Line, write: Write) -> None:
 
 
 class Follower:
-    """Goes on where `last` says, with the pods that come and go, until the job has ended."""
+    """Continues after `last`, also with new pods, until the job has ended."""
 
     def __init__(self, target: Target, job: Object, choice: Choice, write: Write, last: dict[str, str]) -> None:
         self._choice = choice
@@ -138,7 +140,7 @@ class Follower:
         self._key = job_key(job)
         self._uid: str = job["metadata"]["uid"]
         self._changed = asyncio.Event()
-        self._streams: dict[str, asyncio.Task[None]] = {}  # by uid of the pod
+        self._streams: dict[str, asyncio.Task[None]] = {}  # By uid of the pod.
         self._held: list[tuple[str, int, float, Source, Line]] = []
         self._numbers = itertools.count()
         chance = random.Random()
@@ -195,7 +197,7 @@ class Follower:
                 task.add_done_callback(lambda _: self._changed.set())
 
     async def _stream(self, one: Source) -> None:
-        """Until the container has ended and its log is read."""
+        """Read the log of one container until it has ended."""
         while True:
             ended = self._ended(one)
             since = self._last.get(one.uid, "")
@@ -203,9 +205,9 @@ class Follower:
                 try:
                     async for raw in self._read(one, not ended, since):
                         line = parsed(raw, self._last.get(one.uid, ""))
-                        if line.at > since:  # the server counts in whole seconds
+                        if line.at > since:  # The server rounds the time to whole seconds, so it may repeat lines.
                             self._take(one, line)
-                except (NotFound, Invalid):  # the pod or its log is gone
+                except (NotFound, Invalid):  # The pod or its log is gone.
                     return
             if ended:
                 return

@@ -1,4 +1,4 @@
-"""What a person sees while a job runs: a live picture on a terminal, plain lines elsewhere."""
+"""What a user sees while a job runs: a live picture on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ _PHASES = {
     JobPhase.SUSPENDED: "bold yellow",
     JobPhase.HELD: "bold yellow",
 }
-FRAME_S = 0.25  # from one picture to the next
+FRAME_S = 0.25  # Seconds between two pictures.
 PLAIN_EVERY_S = 5.0
 PLAIN_SHARE = 0.05
 MOST_PODS = 16
-BAR = 36  # characters
+BAR = 36  # In characters.
 FIRST_STEP_EVERY_S = 10.0
-"""How often a first step that isn't over is told."""
+"""Seconds between two lines about a first step that lasts."""
 
 
 @dataclass
 class Scene:
-    """All that a picture is made of. `ranks`: reports as the control channel gives them, with their slot; on a cluster
-    `namespace` and `pods` stand instead of them and of the output folder."""
+    """Everything that a picture shows. `ranks`: the reports of ranks from the control channel, with their slots. For
+    a job on a cluster, `namespace` and `pods` are used instead of these and of the output folder."""
 
     name: str
     world_size: int
@@ -66,11 +66,11 @@ class Scene:
     ranks: Sequence[dict[str, Any]] = ()
     namespace: str = ""
     pods: Sequence[PodRecord] = ()
-    memory: str = ""  # which rank came nearest to its limit, at the end
-    words: LastWords | None = None  # at the end
-    unit: str = "tokens"  # what samples are counted in
-    compiles: bool = False  # the first step of a round begins with torch.compile
-    unled: str = ""  # that no operator is there, in sentences: what the status promises may be no longer so
+    memory: str = ""  # At the end: which rank came nearest to its memory limit.
+    words: LastWords | None = None  # At the end.
+    unit: str = "tokens"  # The unit in which samples are counted.
+    compiles: bool = False  # The first step of a round begins with torch.compile.
+    unled: str = ""  # Sentences that say that no operator is there, so the status may be out of date.
 
     @property
     def place(self) -> str:
@@ -78,7 +78,7 @@ class Scene:
 
     @classmethod
     def of_training(cls, training: Mapping[str, Any] | None, **fields: Any) -> Scene:
-        """A scene with what the job's `training` says of it, if it has one. It may be of another release."""
+        """Return a scene with what the job's `training` says, if it has one. The job may be of another release."""
         asked = training or {}
         data = asked.get("data")
         source = str(data.get("source", "")) if isinstance(data, Mapping) else ""
@@ -87,20 +87,20 @@ class Scene:
 
     @property
     def step(self) -> int:
-        """The one that the rows of the ranks show."""
+        """The step that the rows of the ranks show."""
         return rank_rows.step_of(self.status, self.ranks)
 
     @property
     def has_gone_back(self) -> bool:
-        """Whether ranks do steps again. They are looked at less often than the status, so they seem to lag behind it
-        where nothing has gone back; only before the first step of a round do they know of it earlier."""
+        """True if ranks do steps again. Ranks are read less often than the status, so they seem to lag behind it
+        although nothing has gone back; only before the first step of a round do they know of it earlier."""
         progress = self.status.progress
         begins = self.status.phase in (JobPhase.STARTING, JobPhase.RECOVERING)
         return (self.step if begins else max(self.step, progress.step)) < progress.highestStep
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the end, where somebody watches over it."""
+        """Seconds until the end; None if it is unknown or no operator updates it."""
         return None if self.unled else self.status.progress.etaSeconds
 
     @property
@@ -109,6 +109,8 @@ class Scene:
 
 
 class Display(Protocol):
+    """Shows a scene and its changes."""
+
     def start(self) -> None: ...
     def tell(self, news: News) -> None: ...
     def draw(self) -> None: ...
@@ -116,6 +118,7 @@ class Display(Protocol):
 
 
 def choose(scene: Scene, plain: bool, stream: TextIO | None = None) -> Display:
+    """Return the display for a stream: plain lines if `plain` is true or the stream is no terminal."""
     stream = stream or sys.stdout
     if plain or not stream.isatty():
         return PlainDisplay(scene, stream)
@@ -123,8 +126,8 @@ def choose(scene: Scene, plain: bool, stream: TextIO | None = None) -> Display:
 
 
 class PlainDisplay:
-    """One line for each piece of news, and one for each 5 % of the steps or each few seconds, whichever is rarer...
-    never more than one a second."""
+    """Writes one line for each change, and one for each 5 % of the steps or each few seconds, whichever is rarer,
+    but at most one a second."""
 
     def __init__(self, scene: Scene, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._scene = scene
@@ -133,7 +136,8 @@ class PlainDisplay:
         self._began = clock()
         self._told_at = self._began
         self._told_step = 0
-        self._first_step_told_at: float | None = None  # of a first step that is under way
+        # The time of the last line about the first step that is under way.
+        self._first_step_told_at: float | None = None
         self._first_step_began = 0.0
 
     def start(self) -> None:
@@ -155,10 +159,11 @@ class PlainDisplay:
             self._write("step", describe(self._scene))
 
     def stop(self) -> None:
-        """Every line is flushed already."""
+        """Do nothing, because every line is flushed already."""
 
     def _tell_first_step(self, now: float) -> None:
-        """Nothing else is told while it lasts, and with torch.compile that may be minutes."""
+        """Write how long the first step takes. There is no other news during it, and with torch.compile it may take
+        minutes."""
         lasts = rank_rows.first_step_s(self._scene.status, self._scene.ranks)
         told_at, word = self._first_step_told_at, "compiling" if self._scene.compiles else "first step"
         if lasts is None:
@@ -179,7 +184,7 @@ class PlainDisplay:
 
 
 def describe(scene: Scene) -> str:
-    """The progress on one line."""
+    """Return the progress on one line."""
     progress = scene.status.progress
     parts = [f"{progress.step}/{scene.total}" if scene.total else str(progress.step)]
     if progress.loss:
@@ -194,7 +199,7 @@ def describe(scene: Scene) -> str:
 
 
 class LiveDisplay:
-    """A picture at the bottom that is drawn anew, with the news scrolling away above it."""
+    """Draws a picture at the bottom of the terminal again and again; the news scroll away above it."""
 
     def __init__(self, scene: Scene, console: Console) -> None:
         self._scene = scene
@@ -212,7 +217,7 @@ class LiveDisplay:
 
     def tell(self, news: News) -> None:
         if news.word == "checkpoint":
-            return  # the picture has the last one
+            return  # The picture shows the last checkpoint.
         told = clock(time.monotonic() - self._began)
         self._console.print(
             Text.assemble((f"{told}  ", "dim"), (f"{news.word:<10}  ", STYLES[news.tone]), news.text), highlight=False
@@ -226,6 +231,7 @@ class LiveDisplay:
 
 
 def picture(scene: Scene, elapsed_s: float) -> RenderableType:
+    """Return the picture of a scene."""
     status = scene.status
     head = Text.assemble(
         (status.phase.value, _PHASES.get(status.phase, "bold cyan")),
@@ -245,7 +251,8 @@ def picture(scene: Scene, elapsed_s: float) -> RenderableType:
 
 
 class _Progress:
-    """The bar with the numbers beside it, or below it where the terminal is too narrow for both: no number is cut."""
+    """The progress bar with the numbers next to it, or below it if the terminal is too narrow for both. No number is
+    cut."""
 
     def __init__(self, scene: Scene) -> None:
         status, progress, total = scene.status, scene.status.progress, scene.total
@@ -282,7 +289,7 @@ class _Progress:
 
 
 def _wrapped(words: Sequence[Text], width: int) -> Iterator[Text]:
-    """As many of them on each line as it has room for; none is divided."""
+    """Yield lines with as many of the words as fit on each; no word is divided."""
     line: list[Text] = []
     for word in words:
         if line and Text("  ").join([*line, word]).cell_len > width:
@@ -293,7 +300,7 @@ def _wrapped(words: Sequence[Text], width: int) -> Iterator[Text]:
 
 
 def pods(records: Sequence[PodRecord]) -> RenderableType:
-    """Those with something to say first."""
+    """Return a table of pods. Pods with a reason come first."""
     grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for title in ("pod", "state", "node", "why"):
         grid.add_column(title, overflow="fold" if title == "why" else "ellipsis")
@@ -309,9 +316,9 @@ def pods(records: Sequence[PodRecord]) -> RenderableType:
 
 
 def summary(scene: Scene, console: Console, report: str = "", state: str = "") -> None:
-    """At the end: the recoveries with their phase clock, the final loss, where the report lies if there is one.
-
-    `state`: how the job stands, in a word; by default its phase, or Stopped for a run that was ended before its job."""
+    """Print the end of a run: the recoveries with their phases, the final loss, and where the report is if there is
+    one. `state`: the state of the job in one word; by default its phase, or Stopped for a run that was ended before
+    its job."""
     status = scene.status
     recovered(status, console)
     facts = [reached(status)]
@@ -337,7 +344,8 @@ def summary(scene: Scene, console: Console, report: str = "", state: str = "") -
 
 
 def _tell_last_words(scene: Scene, failure: Failure, console: Console) -> None:
-    """Of the rank that failed first: its traceback, unless its log has that, and the last lines of its log."""
+    """Print what the rank that failed first wrote last: its traceback, unless its log contains it, and the last
+    lines of its log."""
     lines = scene.words.lines if scene.words is not None else ()
     traceback = failure.traceback.rstrip()
     if traceback and traceback.splitlines()[-1].strip() not in map(str.strip, lines):
@@ -350,7 +358,7 @@ def _tell_last_words(scene: Scene, failure: Failure, console: Console) -> None:
 
 
 def recovered(status: JobState, console: Console) -> None:
-    """The recoveries that a status remembers, with where their time went."""
+    """Print the recoveries in a status, with the time of each phase."""
     if status.recoveries:
         _print_table(console, "Recoveries", recovery_tables.actions(status.recoveries))
         if any(recovery.clock for recovery in status.recoveries):
@@ -358,7 +366,7 @@ def recovered(status: JobState, console: Console) -> None:
 
 
 def _print_table(console: Console, title: str, cells: recovery_tables.Table) -> None:
-    """A table, or a paragraph for each row where the terminal is too narrow: no word and no number is broken."""
+    """Print a table, or one paragraph per row if the terminal is too narrow. No word and no number is divided."""
     console.print()
     console.print(Text(title, "bold"))
     widths = [

@@ -1,4 +1,4 @@
-"""`trainmaster logs`: what ranks print."""
+"""`trainmaster logs`: shows what ranks print."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Per-rank memory: over time in bounded space (with each overflow every second sample goes and the pace halves), and
-the most of each rank beside its limit."""
+"""The memory of each rank over time in bounded space (when there are too many samples, every second one is dropped
+and the interval doubles), and the maximum of each rank with its limit."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ from typing import Any
 from trainmaster.contract.wire.temporary import replace
 from trainmaster_operator.cli.display.status_diff import memory
 
-LIMIT = 600  # samples
+LIMIT = 600  # Maximum number of samples.
 DEVICE, CONTAINER = "device", "container"
 
 
 @dataclass(frozen=True)
 class Most:
-    """Of one rank: the most that it ever took itself, and when what it lives in was fullest, how full it was."""
+    """The maximum memory of one rank, and how full its device or container was at the worst moment. Sizes are in
+    bytes."""
 
     size: int = 0
     used: int = 0
-    limit: int = 0  # 0: it has none, or none is known
-    of: str = ""  # device or container
+    limit: int = 0  # 0 if there is no limit, or none is known.
+    of: str = ""  # device or container.
 
     @property
     def share(self) -> float:
+        """The used share of the limit; 0 without a limit."""
         return self.used / self.limit if self.limit else 0.0
 
     @property
     def beside(self) -> str:
-        """In words, "" without a limit."""
+        """The maximum and the limit in words; "" without a limit."""
         if not self.limit:
             return ""
         return f"{memory(self.used)} of its {self.of}'s {memory(self.limit)} ({self.share:.0%})"
 
     def with_(self, rank: dict[str, Any]) -> Most:
-        """After one more look at the rank, as the control channel tells of it and of its pod."""
+        """Return the maximum after one more sample of the rank, as the control channel reports it and its pod."""
         device = rank.get("device_peak_bytes") or rank.get("device_bytes") or 0
         size = device or max(rank.get("rss_peak_bytes") or 0, rank.get("rss_bytes") or 0)
         fullest = self
@@ -52,10 +54,8 @@ class Most:
 
 
 class MemoryTrack:
-    """`samples`: (seconds since the job's first run began, {rank: bytes}). Unix seconds go in and come out.
-
-    `most`: of each rank, over all runs.
-    """
+    """Samples of the memory of a run. `samples`: (seconds since the job's first run began, {rank: bytes}). Arguments
+    and results are in seconds since 1970. `most`: the maximum of each rank, over all runs."""
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, dict[int, int]]] = []
@@ -63,8 +63,8 @@ class MemoryTrack:
         self.most: dict[int, Most] = {}
 
     def nearest(self) -> tuple[int, Most] | None:
-        """The rank that came nearest to its limit; of several in one container the one with most. None where no limit
-        is known."""
+        """Return the rank that came nearest to its limit; of several in one container, the one with most memory.
+        Return None if no limit is known."""
         found = [(most.share, most.size, -rank) for rank, most in self.most.items() if most.limit]
         return (rank := -max(found)[2], self.most[rank]) if found else None
 
@@ -74,7 +74,7 @@ class MemoryTrack:
         return f"Rank {nearest[0]} came nearest to its limit: {nearest[1].beside}." if nearest is not None else ""
 
     def add(self, now: float, ranks: Iterable[dict[str, Any]]) -> None:
-        """Takes a sample if one is due; device memory where there is some, else host memory."""
+        """Add a sample if one is due: device memory if there is some, else host memory."""
         ranks = list(ranks)
         for rank in ranks:
             number = rank["rank"]
@@ -92,7 +92,7 @@ class MemoryTrack:
             self.samples = self.samples[::2]
 
     def write(self, path: Path) -> None:
-        """Raises OSError."""
+        """Write the samples to a file. Raise OSError."""
         value = {
             "intervalSeconds": self.interval_s,
             "samples": [[at, sizes] for at, sizes in self.samples],
@@ -102,7 +102,8 @@ class MemoryTrack:
 
     @classmethod
     def read(cls, path: Path) -> MemoryTrack:
-        """Of an earlier run; empty when there is none or it can't be understood: it only draws a curve."""
+        """Return the samples of an earlier run. They are empty if the file is missing or invalid, because they are
+        only used to draw a curve."""
         track = cls()
         try:
             value = json.loads(path.read_bytes())

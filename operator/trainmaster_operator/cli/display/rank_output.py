@@ -1,7 +1,7 @@
-"""What the ranks of a run on this machine print: its log files as they grow, and what the failed rank said last.
+"""What the ranks of a run on this machine print: its log files as they grow, and the last lines of the failed rank.
 
-A log file belongs to a pod. The pod's agent puts `[rank 3] ` before each line of a rank. The files are read, never the
-ranks' pipes: whoever reads slowly finds the rest there, and nothing that trains waits for it.
+A log file belongs to a pod. The pod's agent writes `[rank 3] ` before each line of a rank. The files are read, never
+the pipes of ranks, so a slow reader loses nothing and no training waits for it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from trainmaster_operator.cli.output_folder import LOGS
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
 
 LAST_LINES = 12
-CHUNK = 65536  # bytes of one file that are read at a time
-_LAST_BYTES = 262144  # of a log, in which a rank's last lines are looked for
-_UNREAD = 16384  # of the 65536 bytes of a pipe: the rest is left to what the run itself tells
+CHUNK = 65536  # Bytes of one file that are read at a time.
+_LAST_BYTES = 262144  # Bytes at the end of a log in which the last lines of a rank are searched.
+_UNREAD = 16384  # Of the 65536 bytes of a pipe; the rest is kept free for messages of the run itself.
 
 _POD_LOG = re.compile(r".*-worker-(\d+)-(\d+)\.log")
 _RANK = re.compile(rb"\[rank (\d+)\] ")
@@ -37,7 +37,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 class Tail:
-    """A file that grows, from `at` on, line by line. A line counts once it is whole."""
+    """Reads a growing file from offset `at` on, line by line. A line counts only when it is complete."""
 
     def __init__(self, path: Path, at: int = 0) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class Tail:
         self._rest = b""
 
     def read(self) -> list[bytes] | None:
-        """Return the next lines, without their ends; None when nothing has come, or no file is there."""
+        """Return the next lines, without their line ends; None if nothing is new or the file does not exist."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.at)
@@ -60,7 +60,7 @@ class Tail:
 
 
 class RankOutput:
-    """The lines of one rank of a run, from its start on. What earlier runs left in `logs` is passed over."""
+    """The lines of one rank of a run from its start. Lines of earlier runs in `logs` are skipped."""
 
     def __init__(self, logs: Path, rank: int, ranks_per_pod: int) -> None:
         self._logs = logs
@@ -71,8 +71,8 @@ class RankOutput:
         self._slots: set[int] = set()
 
     def read(self, status: JobState) -> list[bytes] | None:
-        """Return the next lines, of a chunk of one file; None when nothing has come. `status` tells which pods have had
-        the rank."""
+        """Return the next lines, from one chunk of one file; None if nothing is new. `status` shows which pods have
+        run the rank."""
         slots = unpack_ranges(status.roundMap or "") or list(range(self._place + 1))
         if self._place < len(slots):
             self._slots.add(slots[self._place])
@@ -87,7 +87,7 @@ class RankOutput:
 
 
 def pod_logs(logs: Path) -> list[Path]:
-    """Return the logs of a run's pods, the pod that printed last at the end."""
+    """Return the logs of a run's pods. The pod that printed last is at the end."""
     found = [path for path in logs.glob("*-worker-*.log") if _POD_LOG.fullmatch(path.name)]
     return sorted(found, key=lambda path: (path.stat().st_mtime, incarnation_of(path)))
 
@@ -105,29 +105,30 @@ def incarnation_of(log: Path) -> int:
 
 
 def rank_of(line: bytes) -> int | None:
-    """Return which rank printed a line of a log; None: the agent did, or another program of the container."""
+    """Return the rank that printed a line of a log; None if the agent or another program of the container printed
+    it."""
     match = _RANK.match(line)
     return int(match[1]) if match else None
 
 
 def said_by(rank: int, line: bytes) -> bytes | None:
-    """Return what the rank printed, without the mark before it; None for a line that isn't this rank's."""
+    """Return what the rank printed, without its prefix; None for a line of another rank."""
     return line[line.index(b"] ") + 2 :] if rank_of(line) == rank else None
 
 
 def shown(line: bytes) -> str:
-    """Return a line as text that moves no cursor: as a terminal would show it, without its colours."""
+    """Return a line as text that moves no cursor: as a terminal would show it, without colours."""
     text = _ESCAPE.sub("", line.decode(errors="replace"))
-    text = text.rstrip("\r").rpartition("\r")[2]  # a progress bar writes over itself
+    text = text.rstrip("\r").rpartition("\r")[2]  # A progress bar overwrites itself.
     return _CONTROL.sub("", text.expandtabs())
 
 
 class Teller:
-    """What the terminal shows of the lines of a rank, one after the other."""
+    """Decides what the terminal shows of the lines of a rank."""
 
     def __init__(self, rank: int, *, own_loop: bool, quiet: bool) -> None:
-        """`own_loop`: the rank runs our training loop. Its steps and failures are told by the display, and a traceback
-        is most often of a connection to a rank that died; evaluations are shown in any case."""
+        """`own_loop`: the rank runs the built-in trainer. Then the display reports its steps and failures, and a
+        traceback is usually about a connection to a rank that died; evaluations are shown in any case."""
         self._word = f"rank {rank}"
         self._own_loop = own_loop
         self._quiet = quiet
@@ -157,7 +158,7 @@ class Teller:
         )
 
     def _is_of_a_traceback(self, text: str) -> bool:
-        """From its first line to the one that names the exception."""
+        """Return whether the line belongs to a traceback, from its first line to the one that names the exception."""
         if text.startswith(_TRACEBACK):
             self._in_traceback = True
         elif self._in_traceback and text and not text.startswith(" "):
@@ -167,11 +168,11 @@ class Teller:
 
 
 def is_read(stream: TextIO) -> bool:
-    """Return whether writing to the stream would not wait: nobody holds the terminal, and the pipe isn't full."""
+    """Return whether writing to the stream would not block: the terminal is not paused, and the pipe is not full."""
     try:
         fd = stream.fileno()
     except (OSError, ValueError):
-        return True  # not a file of the system's, as in tests
+        return True  # It is no file of the system, as in tests.
     if stat.S_ISFIFO(os.fstat(fd).st_mode):
         (unread,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))
         return int(unread) < _UNREAD
@@ -182,7 +183,8 @@ def is_read(stream: TextIO) -> bool:
 
 @dataclass(frozen=True)
 class LastWords:
-    """`log`: of the rank that failed first, with its last lines; of all ranks when no rank is to blame (None)."""
+    """The last lines of a failed rank. `log`: the log of the rank that failed first or, if no rank is to blame
+    (None), the directory of all logs."""
 
     log: Path
     rank: int | None = None
@@ -190,13 +192,14 @@ class LastWords:
 
 
 def log_of(out: Path, failure: Failure | None) -> Path | None:
-    """Return the log of the pod that failed; None: there was no failure, it names no pod, or that has no log."""
+    """Return the log of the pod that failed; None if there was no failure, or it names no pod, or that pod has no
+    log."""
     log = out / LOGS / f"{failure.pod}.log" if failure is not None and failure.pod else None
     return log if log is not None and log.is_file() else None
 
 
 def last_words(out: Path, status: JobState) -> LastWords | None:
-    """Return where a run's logs lie, and what the rank that made it fail said last; None when nothing was printed."""
+    """Return where a run's logs are, and the last lines of the rank that made it fail; None if nothing was printed."""
     logs, failure = out / LOGS, status.lastFailure
     log = log_of(out, failure)
     if status.phase is not JobPhase.FAILED or failure is None or log is None:

@@ -1,7 +1,7 @@
-"""The ranks in the live picture: a row each, whatever the width of the terminal, and what they tell of the first step.
+"""The ranks in the live picture: one row each, whatever the width of the terminal, and how long their first step takes.
 
-Ranks are looked at once a second, and the job's status follows later or earlier. So the step in the head of the picture
-is the one that its rows show.
+Ranks are read once a second, and the job's status is read at other times. So the step at the top of the picture is the
+one that the rows show.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Rank = dict[str, Any]
 
 MOST_RANKS = 16
 SILENT_S = 2.0
-"""Seconds of silence that are worth a look."""
+"""Seconds of silence from which the picture shows it."""
 
 _BEFORE_FIRST_STEP = (JobPhase.STARTING, JobPhase.RECOVERING)
 
 
 def step_of(status: JobState, ranks: Iterable[Rank]) -> int:
-    """Return the step that the ranks stand at, or the status' own while none of them has one. Ranks of a script that
-    went on from a save may count from 0 in each process; while they train, the status has the step of the job."""
+    """Return the step of the ranks, or that of the status while no rank has one. Ranks of a script that continued
+    from a save may count from 0 in each process; while they train, the status has the step of the job."""
     highest = max((rank["step"] or 0 for rank in ranks), default=0)
     if status.phase is JobPhase.RUNNING and status.roundLastSave:
         return max(highest, status.progress.step)
@@ -35,8 +35,8 @@ def step_of(status: JobState, ranks: Iterable[Rank]) -> int:
 
 
 def first_step_s(status: JobState, ranks: Iterable[Rank]) -> float | None:
-    """Return for how many seconds ranks have been in the first step of their round; None if they aren't, or not for
-    long. What was last heard of a round that is over is left out: its ranks have made steps."""
+    """Return for how many seconds ranks have been in the first step of their round; None if they are not, or not for
+    long. Ranks that have completed steps are ignored: they were last heard in a round that is over."""
     if status.phase not in _BEFORE_FIRST_STEP:
         return None
     fresh = (rank for rank in ranks if _in_a_step(rank) and rank.get("loss") is None and not rank.get("step_seconds"))
@@ -45,15 +45,15 @@ def first_step_s(status: JobState, ranks: Iterable[Rank]) -> float | None:
 
 
 def table(job: str, status: JobState, ranks: Sequence[Rank], *, compiles: bool) -> RenderableType:
-    """A row for each rank. `compiles`: the first step of these ranks begins with torch.compile."""
+    """Return a table with a row for each rank. `compiles`: the first step of these ranks begins with torch.compile."""
     shown = ranks[:MOST_RANKS]
     first = "compiling" if compiles else "first step"
     rows = [_cells(job, rank, first if status.phase in _BEFORE_FIRST_STEP else "stepping") for rank in shown]
-    # A script may never tell a loss, and a column without a number says nothing.
+    # A script may never report a loss, and an empty column is useless.
     columns = [column for column in _COLUMNS if column[0] != "loss" or any(row["loss"].plain for row in rows)]
     grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for title, justify in columns:
-        # A name may be cut where the terminal is narrow. Numbers never are, and no row takes two lines.
+        # A name may be cut on a narrow terminal. Numbers are never cut, and no row takes two lines.
         widest = max((row[title].cell_len for row in rows), default=0)
         least = 8 if title == "pod" else max(widest, len(title))
         grid.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", min_width=least)
@@ -96,7 +96,8 @@ def _cells(job: str, rank: Rank, stepping: str) -> dict[str, Text]:
 
 
 def _pod(job: str, rank: Rank) -> str:
-    """The pod's name, without the job's where that is long: it may have 63 characters, and stands above the picture."""
+    """Return the pod's name, without the job's if that is long: it may have 63 characters, and it is above the
+    picture."""
     worker = f"worker-{rank['slot']}-{rank['incarnation']}"
     return worker if len(job) > 20 else f"{job}-{worker}"
 

@@ -1,4 +1,4 @@
-"""The tables of recoveries: what failed and what was done about it, and where the time went."""
+"""The tables of recoveries: what failed and what was done about it, and how long each phase took."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TIERS = {"ram": "memory", "peer": "peer"}
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; `numeric` columns are set to the right."""
+    """Cells as text. `numeric`: columns that are aligned to the right."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -49,9 +49,9 @@ class Table:
 
 
 def actions(recoveries: Sequence[Recovery]) -> Table:
-    """One row each: what failed, what was done, which step the job had reached, after which one it went on, where that
-    one was found, how many steps were lost, how long it took."""
-    tiers = any(r.tier in TIERS for r in recoveries)  # storage is what anybody expects
+    """Return a row for each recovery: what failed, what was done, which step the job had reached, from which step it
+    continued, where that state was found, how many steps were lost, and how long it took."""
+    tiers = any(r.tier in TIERS for r in recoveries)  # Storage is what everybody expects, so it is not shown by itself.
     rows = []
     for r in recoveries:
         who = f" of rank {r.rank}" if r.rank is not None else f" of {_place(r.pod)}" if r.pod else ""
@@ -67,7 +67,7 @@ def actions(recoveries: Sequence[Recovery]) -> Table:
 
 
 def clocks(recoveries: Sequence[Recovery]) -> Table:
-    """One row each: the phases of its clock. A phase that no recovery has is no column."""
+    """Return a row for each recovery with the phases of its clock. A phase that no recovery has is no column."""
     phases = phases_of(recoveries)
     rows = tuple(
         (str(r.round), *(seconds(r.clock[phase]) if phase in r.clock else "" for phase in phases)) for r in recoveries
@@ -77,7 +77,7 @@ def clocks(recoveries: Sequence[Recovery]) -> Table:
 
 
 def phases_of(recoveries: Sequence[Recovery]) -> list[str]:
-    """In their order in time; those that we don't know come last."""
+    """Return the phases of the recoveries in the order of time. Unknown phases come last."""
     seen = {phase for recovery in recoveries for phase in recovery.clock}
     return [p for p in PHASES if p in seen] + sorted(seen - set(PHASES))
 
@@ -87,7 +87,7 @@ def named(phase: str) -> str:
 
 
 def _place(pod: str) -> str:
-    """Role and slot of a pod: "job-worker-1-0" -> "worker-1"."""
+    """Return the role and the slot of a pod: "job-worker-1-0" -> "worker-1"."""
     match = re.search(r"[a-z0-9]+-\d+(?=-\d+$)", pod)
     return match[0] if match else pod
 

@@ -1,7 +1,7 @@
 """`trainmaster logs DIR`: what the ranks of a run on this machine printed, from the logs of its pods.
 
-Their lines have no times. So pods are shown one after the other, the one that printed last at the end; while a run is
-followed, lines are shown as they come.
+The lines have no times. So the pods are shown one after the other, the one that printed last at the end; while a run is
+followed, lines are shown as they arrive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ LOOK_S = 0.1
 
 
 def of_run(out: Path, rank: int | None, follow: bool, sleep: Callable[[float], Any] = time.sleep) -> int:
-    """Write what a rank printed, or (None) what all did, until now or until the run ends. Raises Refusal."""
+    """Write what one rank printed, or what all ranks printed if `rank` is None, until now or until the run ends.
+    Return 0. Raise Refusal."""
     _check(output_folder.read_run(out), rank)
     logs = out / output_folder.LOGS
     if not follow and not pod_logs(logs):
@@ -29,7 +30,8 @@ def of_run(out: Path, rank: int | None, follow: bool, sleep: Callable[[float], A
     tails: dict[Path, Tail] = {}
     wrote = 0
     while True:
-        goes_on = follow and output_folder.is_held(out)  # asked first: what comes before the end is read after it
+        # This is read first, so that everything before the end is read after it.
+        goes_on = follow and output_folder.is_held(out)
         while (lines := _write_new(logs, tails, rank)) is not None:
             wrote += lines
         sys.stdout.buffer.flush()
@@ -41,12 +43,12 @@ def of_run(out: Path, rank: int | None, follow: bool, sleep: Callable[[float], A
 
 
 def silent(rank: int) -> str:
-    """The line for a person who asked for what a rank prints, and would see nothing."""
+    """Return the line for a user who asked for a rank that has printed nothing."""
     return f"trainmaster: rank {rank} has printed nothing; --all shows all ranks\n"
 
 
 def _check(resource: dict[str, Any], rank: int | None) -> None:
-    """Raises Refusal for a rank that the job never had."""
+    """Raise Refusal for a rank that the job never had."""
     workers = resource["spec"].get("workers") or {}
     slots = slots_in_rank_order(resource)
     ranks = max(len(slots), workers.get("replicas") or 1) * (workers.get("ranksPerPod") or 1)
@@ -55,7 +57,7 @@ def _check(resource: dict[str, Any], rank: int | None) -> None:
 
 
 def _write_new(logs: Path, tails: dict[Path, Tail], rank: int | None) -> int | None:
-    """Return the number of lines that were written; None: no pod has printed anything since."""
+    """Write new lines and return their number; None if no pod has printed anything since."""
     found: int | None = None
     for path in pod_logs(logs):
         tail = tails.setdefault(path, Tail(path))
@@ -69,7 +71,7 @@ def _write_new(logs: Path, tails: dict[Path, Tail], rank: int | None) -> int | N
 
 
 def _shown(path: Path, line: bytes, rank: int | None) -> bytes | None:
-    """A line as it is shown; None: it isn't."""
+    """Return a line as it is shown, or None if it is not shown."""
     who = rank_of(line)
     if rank is not None:
         return line if who == rank else None

@@ -1,4 +1,4 @@
-"""Scenes of runs and of jobs, from what is stored of them."""
+"""Scenes of runs and of jobs, made from what is stored of them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from trainmaster_operator.cluster.port import Object
 
 
 def scene_of_job(job: Object) -> Scene:
-    """From the manifest as it is: this command may be older than the cluster's kind."""
+    """Return the scene of a job on a cluster. The manifest is used as it is, because this command may be older than
+    the cluster's CRD."""
     return _scene(job, namespace=job["metadata"]["namespace"], out="")
 
 
 def scene_of_run(resource: Mapping[str, Any], out: Path) -> Scene:
-    """From the status.yaml of a run on this machine."""
+    """Return the scene of a run on this machine, from its status.yaml."""
     return _scene(resource, out=str(out))
 
 

@@ -29,11 +29,11 @@ from trainmaster_operator.planning.failure import failure_budget
 from trainmaster_operator.planning.failure.failure_budget import LADDER
 
 _AGAIN = "To continue it, give the same trainmaster run command again."
-_TOLD = ("Running", "Recovering", "Suspended", "Complete")  # by the phase
+_TOLD = ("Running", "Recovering", "Suspended", "Complete")  # Conditions that the phase already shows.
 
 
 def of_run(out: Path) -> int:
-    """Show the state of a run on this machine, and return 0. Raises Refusal when there is no run."""
+    """Show the state of a run on this machine, and return 0. Raise Refusal if there is no run."""
     resource = output_folder.read_run(out)
     job = state_of(resource)
     scene = scene_of_run(resource, out)
@@ -52,7 +52,7 @@ def of_run(out: Path) -> int:
 
 
 def _progress(scene: live_display.Scene, goes_on: bool) -> str:
-    """The progress on one line. Where nothing goes on, there is no time left to tell."""
+    """Return the progress on one line. If the run does not continue, the remaining time is left out."""
     progress = scene.status.progress
     if scene.status.phase is JobPhase.PENDING and not progress.highestStep:
         return "no step yet"
@@ -65,7 +65,7 @@ def _progress(scene: live_display.Scene, goes_on: bool) -> str:
 
 
 def standing(out: Path, job: JobState, goes_on: bool) -> tuple[str, str]:
-    """The state of a run on this machine, in a word and in a sentence. `goes_on`: its command is running."""
+    """Return the state of a run on this machine in one word and in a sentence. `goes_on`: its command is running."""
     if goes_on:
         return job.phase.value, f"The run continues now; `trainmaster logs {out} --follow` shows what rank 0 prints."
     if job.phase.finished:
@@ -77,12 +77,12 @@ def standing(out: Path, job: JobState, goes_on: bool) -> tuple[str, str]:
 
 
 def of_job(where: Where, name: str) -> int:
-    """Show the state of a job on a cluster, and return 0. Raises Refusal when there is no such job."""
+    """Show the state of a job on a cluster, and return 0. Raise Refusal if there is no such job."""
     return asyncio.run(_of_job(where, name))
 
 
 async def _of_job(where: Where, name: str) -> int:
-    # Imported here: a local run needs no client of Kubernetes.
+    # These are imported here, because a local run needs no client of Kubernetes.
     from trainmaster_operator.cli import operator_presence
     from trainmaster_operator.cli.cluster_connection import connected, find
     from trainmaster_operator.cluster.port import POD, ApiError
@@ -93,7 +93,7 @@ async def _of_job(where: Where, name: str) -> int:
         listing = await target.cluster.list(POD, target.namespace, {f"{GROUP}/job": name})
         drains: list[str] = []
         if target.disruption_budgets is not None:
-            with suppress(ApiError):  # a hint, for which not everybody has the right
+            with suppress(ApiError):  # This is only a hint, and not every user has the right to read budgets.
                 drains = disruption_budgets.refusals(await target.disruption_budgets(target.namespace), listing.items)
         scene = scene_of_job(job)
         gone = await operator_presence.absence(target.cluster, job, scene.status, listing.items, time.time())
@@ -108,7 +108,8 @@ async def _of_job(where: Where, name: str) -> int:
 
 
 def show(scene: live_display.Scene, console: Console, resource: Mapping[str, Any]) -> None:
-    """A job on a cluster: progress, what isn't well and why, recoveries, pods. resource: the job as it is stored."""
+    """Print a job on a cluster: its progress, its problems and their reasons, its recoveries and its pods. `resource`:
+    the job as it is stored."""
     job = scene.status
     progress = _progress(scene, goes_on=job.phase is JobPhase.RUNNING)
     console.print(f"{scene.name} in namespace {scene.namespace}: {job.phase.value}  {progress}")

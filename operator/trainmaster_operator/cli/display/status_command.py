@@ -1,4 +1,4 @@
-"""`trainmaster status`: the state of a run or a job."""
+"""`trainmaster status`: shows the state of a run or a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person wants to hear of a job: the differences between two of its statuses, in words."""
+"""The changes between two statuses of a job, in words for a user."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ RUNGS = {
 
 
 def logs_command(of: str, status: JobState) -> str:
-    """Return the command that shows what the rank printed that made a job fail. of: the run or the job, as the command
-    line names it."""
+    """Return the command that shows what the rank that made a job fail has printed. `of`: the run or the job, as the
+    command line names it."""
     rank = status.lastFailure.rank if status.lastFailure is not None else None
     return f"trainmaster logs {of} {'--all' if rank is None else f'--rank {rank}'}"
 
@@ -36,10 +36,12 @@ _CONDITIONS = {
     "CheckpointStalled": "stalled",
     "Unprotected": "unsafe",
 }
-"""Conditions that are told when they hold, each with its word."""
+"""Conditions that are reported while they are true, each with its word."""
 
 
 class Tone(Enum):
+    """How important or how bad a piece of news is."""
+
     PLAIN = "plain"
     GOOD = "good"
     WARNING = "warning"
@@ -48,14 +50,16 @@ class Tone(Enum):
 
 @dataclass(frozen=True)
 class News:
-    word: str  # what kind of news: one word
+    """A piece of news about a job."""
+
+    word: str  # The kind of news in one word.
     text: str
     tone: Tone = Tone.PLAIN
 
 
 def news(old: JobState, new: JobState, *, scripted: bool = False) -> Iterator[News]:
-    """What happened between two statuses of a job, in the order in which it happened. `scripted`: its ranks run a
-    script of the user, which decides itself where it stops and what it saves."""
+    """Yield what happened between two statuses of a job, in the order in which it happened. `scripted`: its ranks
+    run a user's script, which decides itself where it stops and what it saves."""
     failure = new.lastFailure
     if failure and failure != old.lastFailure:
         yield News("failure", described(failure, new.progress.totalSteps), Tone.BAD)
@@ -86,12 +90,13 @@ def news(old: JobState, new: JobState, *, scripted: bool = False) -> Iterator[Ne
 
 @dataclass
 class OperatorBack:
-    """Tells once for each operator that died that the next one is at work."""
+    """Reports once, for each operator that died, that the next one works."""
 
     _deaths: int = 0
 
     def seen(self, deaths: int, ranks: Sequence[object]) -> News | None:
-        """Take what was seen: an operator that was asked after so many `deaths` answered that it knows these ranks."""
+        """Return the news if the operator that was started after this number of `deaths` knows ranks and this was
+        not reported yet."""
         if deaths <= self._deaths or not ranks:
             return None
         self._deaths = deaths
@@ -99,7 +104,8 @@ class OperatorBack:
 
 
 def described(failure: Failure, total_steps: int) -> str:
-    """A failure on one line: who, why, where, and the beginning of its message. total_steps: of its job; 0: unknown."""
+    """Return a failure on one line: who, why, where, and the beginning of its message. `total_steps`: of its job; 0
+    if unknown."""
     words = (failure.message.strip().splitlines() or [""])[0]
     end = ending(failure)
     if end and end not in words:
@@ -118,9 +124,9 @@ def ending(failure: Failure) -> str:
 
 
 def when(failure: Failure, total_steps: int) -> str:
-    """The step of a failure. The first steps of a script that tells none may be long over; after the last of
-    `total_steps` there is no other. A script without a known last step is watched at its optimizer alone: what it does
-    after `optimizer.step()` may belong to the same step or to the next one."""
+    """Return the step of a failure in words. The first steps of a script that reports none may be long over, and
+    after the last of `total_steps` there is no further one. A script without a known last step is observed only at
+    its optimizer: what it does after `optimizer.step()` may belong to the same step or to the next one."""
     if not failure.step and failure.cause != Cause.CHECKPOINT_FAILED:
         return "before any completed step was seen"
     if failure.cause == Cause.CHECKPOINT_FAILED or total_steps <= failure.step:
@@ -129,13 +135,13 @@ def when(failure: Failure, total_steps: int) -> str:
 
 
 def cut(words: str) -> str:
-    """One line that isn't too long."""
+    """Return the first line, at most MESSAGE_LIMIT characters long."""
     words = (words.strip().splitlines() or [""])[0]
     return words if len(words) <= MESSAGE_LIMIT else words[: MESSAGE_LIMIT - 3] + "..."
 
 
 def recovered(recovery: Recovery) -> str:
-    """A closed recovery as a clause."""
+    """Return a closed recovery as a clause."""
     assert recovery.totalSeconds is not None
     text = f"training goes on in round {recovery.round}, {seconds(recovery.totalSeconds)} after the failure"
     if recovery.resumedStep is not None:
@@ -147,7 +153,7 @@ def recovered(recovery: Recovery) -> str:
 
 
 def has_steps(status: JobState) -> bool:
-    """Return whether any step of the job is known: none is of a script without an optimizer of torch."""
+    """Return whether any step of the job is known. For a script without an optimizer of torch, none is."""
     return bool(status.progress.step or status.progress.highestStep)
 
 
@@ -182,8 +188,8 @@ def _began(status: JobState) -> str:
 
 
 def reached(status: JobState) -> str:
-    """Return the step of a job in words. A job of our own trainer has steps before its first one is known, and that of
-    a script may not be known after a restart."""
+    """Return the step of a job in words. A job of the built-in trainer has steps before its first one is known, and
+    the step of a script may be unknown after a restart."""
     if not step_count.is_known(status):
         steps = counted(status.progress.step, "step")
         return f"{steps} since the last restart; the step where that restart began is not known"
@@ -192,7 +198,7 @@ def reached(status: JobState) -> str:
 
 
 def _stopping(status: JobState, scripted: bool) -> str:
-    """What ranks do that are asked to stop. Of a script nobody knows here whether it uses run.steps()."""
+    """Return what ranks do that are asked to stop. It is not known here whether a script uses run.steps()."""
     if not scripted:
         return f"all ranks stop {_stop(status)}"
     return (
@@ -201,7 +207,7 @@ def _stopping(status: JobState, scripted: bool) -> str:
 
 
 def _stopped(status: JobState) -> str:
-    """What ranks did that were asked to stop. What a script has saved by itself is known only of torch.save."""
+    """Return what ranks did that were asked to stop. Of the saves of a script, only torch.save is known."""
     if status.checkpoint is not None:
         return f"saved at step {status.checkpoint.step}"
     saved = status.progress.lastSave
@@ -209,8 +215,8 @@ def _stopped(status: JobState) -> str:
 
 
 def _stop(status: JobState) -> str:
-    """Where all ranks stop. They agree on a step some way ahead, which the job may not have, and on a later one if a
-    rank was past that step before it heard of it. A job of which no step is known has no step to stop after."""
+    """Return where all ranks stop. They agree on a step some way ahead, which the job may not have, and on a later
+    one if a rank had passed that step already. If no step of a job is known, there is no step to stop after."""
     last = status.progress.totalSteps
     if not has_steps(status):
         return "soon"
@@ -220,8 +226,8 @@ def _stop(status: JobState) -> str:
 
 
 def loss(text: str) -> str:
-    """A loss for people: four digits behind the point, or a power of ten where that would be long; what is no number
-    as it is."""
+    """Return a loss for people: with four decimals, or with a power of ten if that would be long. Text that is no
+    number is returned unchanged."""
     try:
         return f"{float(text):.4f}" if abs(float(text)) < MOST_LOSS else f"{float(text):.4g}"
     except ValueError:
@@ -229,7 +235,7 @@ def loss(text: str) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """0.1234 -> "123 ms", 12.34 -> "12.3 s", 3723 -> "1:02:03"."""
+    """Return a duration in seconds as text: 0.1234 -> "123 ms", 12.34 -> "12.3 s", 3723 -> "1:02:03"."""
     if value is None:
         return "-"
     if value < 1:
@@ -238,12 +244,12 @@ def seconds(value: float | None) -> str:
 
 
 def remaining(value: float) -> str:
-    """No finer than people want it: 12.34 -> "12 s", 95.3 -> "1:35"."""
+    """Return a remaining time in seconds as text, rounded to seconds: 12.34 -> "12 s", 95.3 -> "1:35"."""
     return f"{value:.0f} s" if value < 60 else _on_a_clock(value)
 
 
 def clock(elapsed_s: float) -> str:
-    """The time at which something was told: 119.96 -> "02:00.0"."""
+    """Return the time since the start of the display as text: 119.96 -> "02:00.0"."""
     minutes, tenths = divmod(round(elapsed_s * 10), 600)
     return f"{minutes:02}:{tenths // 10:02}.{tenths % 10}"
 
@@ -255,7 +261,7 @@ def _on_a_clock(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """1234.5 -> "1.23k"."""
+    """Return a rate as text: 1234.5 -> "1.23k"."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit:
             return f"{value / limit:.3g}{unit}"
@@ -263,7 +269,7 @@ def rate(value: float) -> str:
 
 
 def memory(size: float) -> str:
-    """Bytes in the binary units that people compare with their machine's."""
+    """Return a number of bytes as text in binary units, which can be compared with those of a machine."""
     for limit, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if size >= limit:
             return f"{size / limit:.3g} {unit}" if size / limit < 1000 else f"{size / limit:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""`trainmaster status NAME --watch`: a job on a cluster, as it happens, until it has ended."""
+"""`trainmaster status NAME --watch`: shows a job on a cluster until it has ended."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.runtime.cache.cache_records import job_key, owning_job, pod_entry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 
-OPERATOR_LOOK_S = 10.0  # from one look at who leads to the next
-SILENT_FAILURES = 4  # of a list or a watch in a row: below, nobody needs to know
+OPERATOR_LOOK_S = 10.0  # Seconds between two checks who leads.
+SILENT_FAILURES = 4  # Failures of a list or a watch in succession that are not reported.
 
 Make = Callable[[live_display.Scene], live_display.Display]
 
 
 def watch(where: Where, name: str, plain: bool) -> int:
-    """0 when the job succeeds, 1 when it fails or is deleted. Raises Refusal."""
+    """Show a job until it has ended. Return 0 if it succeeds, 1 if it fails or is deleted. Raise Refusal."""
     return asyncio.run(_watch(where, name, plain))
 
 
@@ -40,7 +40,7 @@ async def _watch(where: Where, name: str, plain: bool) -> int:
 
 
 async def follow(target: Target, job: Object, make: Make) -> int:
-    """Until the job has ended. `job` is what is known of it."""
+    """Show a job until it has ended, and return the exit code. `job`: the object that is known of it."""
     scene = scene_of_job(job)
     return await _Follower(target, job, scene, make(scene)).run()
 
@@ -55,7 +55,7 @@ class _Follower:
         self._lost = False
         self._cluster = target.cluster
         self._gone: operator_presence.Absence | None = None
-        self._some_pod: Object | None = None  # of the job: it names the operator
+        self._some_pod: Object | None = None  # Any pod of the job; it names the operator.
         chance = random.Random()
         self._jobs: Informer[Object] = Informer(
             target.cluster,
@@ -103,7 +103,7 @@ class _Follower:
                 self._display.tell(News("deleted", "the job was deleted", Tone.BAD))
                 return 1
             new = state_of(job)
-            # Of a job that has ended already, all is news.
+            # For a job that has ended already, everything is news.
             old = JobState() if self._scene.status.phase.finished else self._scene.status
             self._scene.status = new
             if self._gone is not None:
@@ -118,7 +118,7 @@ class _Follower:
             self._changed.clear()
 
     async def _look_for_operator(self) -> None:
-        """Says when none is there any more, and when one is there again."""
+        """Report when there is no operator any more, and when there is one again."""
         await self._jobs.synced.wait()
         while True:
             job = self._jobs.get(self._key)

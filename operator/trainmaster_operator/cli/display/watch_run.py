@@ -1,4 +1,4 @@
-"""`trainmaster status DIR --watch`: a run on this machine, as it happens, until it ends."""
+"""`trainmaster status DIR --watch`: shows a run on this machine until it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 def watch_run(
     out: Path, make: Callable[[live_display.Scene], live_display.Display], sleep: Callable[[float], Any] = time.sleep
 ) -> int:
-    """Return 0 if the run succeeds, 1 if it fails or stops before its end. Raises Refusal when there is no run."""
+    """Show a run until it ends. Return 0 if it succeeds, 1 if it fails or stops before its end. Raise Refusal if
+    there is no run."""
     scene = scene_of_run(output_folder.read_run(out), out)
     if not output_folder.is_held(out):
         return of_run(out) or _code(scene.status)
@@ -27,7 +28,8 @@ def watch_run(
     shown.start()
     try:
         while True:
-            goes_on = output_folder.is_held(out)  # asked first: what is written before the end is read after it
+            # This is read first, so that everything written before the end is read after it.
+            goes_on = output_folder.is_held(out)
             _look(out, scene, shown)
             if not goes_on:
                 return _conclude(out, scene.status, shown)

@@ -1,1 +1,1 @@
-"""Faults on purpose: how they are asked for, and how they strike."""
+"""Injected faults: how they are requested, and how they happen."""

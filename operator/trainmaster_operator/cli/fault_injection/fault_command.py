@@ -1,4 +1,4 @@
-"""`trainmaster fault`: break something in a job on a cluster."""
+"""`trainmaster fault`: breaks something in a job on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of faults as a part of the help, from the trainer's table of them."""
+"""The kinds of faults as a part of the help, from the trainer's table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GRAMMAR = (
 
 
 def names() -> list[str]:
-    """Return the kinds of faults; [] where the trainer isn't installed."""
+    """Return the kinds of faults; [] if the trainer is not installed."""
     table = _table()
     return list(table.KINDS) if table is not None else []
 
@@ -50,8 +50,8 @@ def _listed(beginning: str, left_out: Container[str]) -> str:
 
 
 def _lines(table: ModuleType, kind: str) -> Iterator[str]:
-    """What a kind does, and below it the further keys that it takes, with their defaults."""
-    import textwrap  # only the help needs it
+    """Yield what a kind does and, below it, its further keys with their defaults."""
+    import textwrap  # Only the help needs it.
 
     beginning, margin = f"  {kind}".ljust(_INDENT), " " * _INDENT
     yield textwrap.fill(table.KINDS[kind].what, _WIDTH, initial_indent=beginning, subsequent_indent=margin)
@@ -67,4 +67,4 @@ def _table() -> ModuleType | None:
     try:
         return importlib.import_module("trainmaster.rank.injected_faults")
     except ModuleNotFoundError:
-        return None  # the operator's image has no trainer
+        return None  # The operator's image has no trainer.

@@ -1,7 +1,7 @@
-"""`trainmaster fault NAME FAULT...`: break something of a job on a cluster, on purpose and by one's own rights.
+"""`trainmaster fault NAME FAULT...`: breaks something in a job on a cluster, with the rights of the user.
 
-The operator has no part in it. What a rank or an agent does is asked for by a command in the pod's container, which
-needs the right to `pods/exec`; a pod is killed by deleting it. Who has neither can break nothing.
+The operator has no part in it. Faults of ranks and agents are requested by a command in the pod's container, which
+needs the right to `pods/exec`; a pod is killed by deleting it. A user without these rights can break nothing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from trainmaster_operator.cli.stored_state import slots_in_rank_order, state_of
 from trainmaster_operator.cluster.kubernetes_exec import Done, execute
 from trainmaster_operator.cluster.port import POD, Conflict, NotFound, Object
 
-KILL_GRACE_S = 1  # the least that an API server passes on to a kubelet
+KILL_GRACE_S = 1  # The smallest grace period that an API server passes on to a kubelet.
 
 Exec = Callable[[Object, list[str]], Awaitable[Done]]
-"""(pod, what comes after the agent's own command) -> what came of it."""
+"""(pod, what follows the agent's own command) -> the result."""
 
 
 def fault(where: Where, name: str, texts: Sequence[str]) -> int:
-    """0 when all were asked for. Raises Refusal for what can't be read before anything is done."""
+    """Request the faults. Return 0 when all were requested. Raise Refusal before anything is done if one of them is
+    invalid."""
     run_or_job.check_job(name, where, "for a run on this machine, use trainmaster run --fault")
     return asyncio.run(_fault(where, name, texts))
 
@@ -45,6 +46,8 @@ async def _fault(where: Where, name: str, texts: Sequence[str]) -> int:
 
 
 def agent_of(target: Target) -> Exec:
+    """Return a function that runs the agent's command in a pod."""
+
     async def in_pod(pod: Object, words: list[str]) -> Done:
         container = pod["spec"]["containers"][0]
         command = [*(container.get("command") or []), *words]
@@ -55,7 +58,7 @@ def agent_of(target: Target) -> Exec:
 
 
 async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: Exec) -> None:
-    """One after the other. Raises Refusal."""
+    """Request the faults one after the other, and print each result. Raise Refusal."""
     job = await find(target, name)
     try:
         spec = DistributedTrainingJob.model_validate(job).spec
@@ -90,7 +93,7 @@ async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: 
 
 
 async def _do(target: Target, job: Object, wanted: dict[str, Any], in_pod: Exec) -> str:
-    """What was done. Raises Refusal."""
+    """Return what was done. Raise Refusal."""
     pods = await newest_pods(target, job)
     slots = slots_in_order(job, pods)
     per_pod = job["spec"]["workers"].get("ranksPerPod", 1)
@@ -106,12 +109,12 @@ async def _do(target: Target, job: Object, wanted: dict[str, Any], in_pod: Exec)
 
 
 def slots_in_order(job: Object, pods: dict[int, Object]) -> list[int]:
-    """Of the ranks: by the round that runs, or else of the pods there are."""
+    """Return the slots in rank order: those of the open round, or else of the existing pods."""
     return slots_in_rank_order(job) or sorted(pods)
 
 
 async def newest_pods(target: Target, job: Object) -> dict[int, Object]:
-    """The job's newest running pod of each slot."""
+    """Return the job's newest running pod of each slot."""
     listing = await target.cluster.list(POD, target.namespace, {f"{GROUP}/job": job["metadata"]["name"]})
     found: dict[int, Object] = {}
     for pod in listing.items:

@@ -1,7 +1,7 @@
-"""Faults of a local run: what was asked for, and the socket at which ranks ask whether one may fire.
+"""Faults of a local run: the requested faults, and the socket at which ranks ask whether a fault may happen.
 
-Each fault fires once in the life of the run, although a step may be replayed. What a rank can't do itself is done here
-before it gets its answer: to its agent, which has a socket of its own, to its pod, the operator or the store.
+Each fault happens once in a run, although a step may be repeated. What a rank cannot do itself is done here before the
+rank gets its answer: to its agent, which has a socket of its own, to its pod, to the operator or to the store.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ log = logging.getLogger(__name__)
 Fault = dict[str, Any]
 
 Act = Callable[[Fault, str], Awaitable[str]]
-"""Does a fault, of which a rank in the pod with this name asked. Returns why it can't be done; "" when it is."""
+"""Performs a fault for which a rank in the pod with this name asked. Returns why it cannot be done; "" when it is
+done."""
 
 
 def parse(texts: Sequence[str], job: DistributedTrainingJob) -> str:
-    """The faults as the JSON that ranks get. Raises Refusal with all problems."""
+    """Return the faults as the JSON that ranks get. Raise Refusal with all problems."""
     return encoded(texts, job.spec, "--fault ", now=False) if texts else ""
 
 
 def refuse_what_is_over(texts: Sequence[str], encoded: str, before: Mapping[str, Any], *, finished: bool) -> None:
-    """Raise Refusal for a fault that could never fire: the run in this folder has succeeded, or the run that goes on
-    has its step behind it. `before`: the resource of the run that the folder holds."""
+    """Raise Refusal for a fault that could never happen: the run in this directory has succeeded, or the run
+    continues after the step of the fault. `before`: the resource of the run in the directory."""
     if not encoded:
         return
     name = before["metadata"]["name"]
@@ -56,7 +57,8 @@ def refuse_what_is_over(texts: Sequence[str], encoded: str, before: Mapping[str,
 
 
 def encoded(texts: Sequence[str], spec: JobSpec, option: str, *, now: bool) -> str:
-    """`option`: what stands before a fault on the command line. `now`: a fault needs no step. Raises Refusal."""
+    """Return the faults as JSON. `option`: what precedes a fault on the command line. `now`: a fault needs no step.
+    Raise Refusal."""
     module, errors = (
         trainer_checks.trainer("trainmaster.rank.injected_faults"),
         trainer_checks.trainer("trainmaster.errors"),
@@ -87,7 +89,8 @@ def encoded(texts: Sequence[str], spec: JobSpec, option: str, *, now: bool) -> s
 
 
 class FaultServer:
-    """`acts`: what is done here, by the fault's kind. `fired` is told of each fault. Runs until closed."""
+    """Serves the faults of a run until closed. `acts`: what is done here, by the kind of the fault. `fired`: called
+    with a sentence about each fault."""
 
     def __init__(self, path: Path, encoded: str, acts: Mapping[str, Act], fired: Callable[[str], None]) -> None:
         self.path = path
@@ -98,7 +101,7 @@ class FaultServer:
 
     @property
     def waiting(self) -> tuple[Fault, ...]:
-        """Those that haven't fired, in the order in which they were asked for."""
+        """The faults that have not happened yet, in the order in which they were requested."""
         return tuple(self._waiting.values())
 
     async def start(self) -> None:
@@ -118,7 +121,7 @@ class FaultServer:
         except (ValueError, KeyError, TypeError) as error:
             log.warning("malformed question about a fault: %s", error)
         except ConnectionError:
-            return  # whoever asked is gone
+            return  # The client has closed the connection.
         finally:
             writer.close()
 

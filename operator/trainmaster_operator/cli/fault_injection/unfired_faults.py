@@ -1,4 +1,4 @@
-"""Faults that were asked for and never struck: a run that tests nothing must not look like one that passed."""
+"""Requested faults that never happened: a run that tested nothing must not look like one that passed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import JobState
 
 EXIT_CODE = 3
-"""Of a run that succeeded, though a fault that was asked for never fired."""
+"""Exit code of a run that succeeded although a requested fault never happened."""
 
 
 def sentences(waiting: Iterable[Fault], status: JobState) -> Iterator[str]:
-    """One for each fault that waits in vain, with the reason. `status`: of the job at its end."""
+    """Yield a sentence with the reason for each fault that did not happen. `status`: of the job at its end."""
     for fault in waiting:
         name = f"{fault['kind']}:rank={fault['rank']},step={fault['step']}"
         yield f"--fault {name} never happened: {_reason(fault, status)}"
@@ -22,7 +22,7 @@ def sentences(waiting: Iterable[Fault], status: JobState) -> Iterator[str]:
 def _reason(fault: Fault, status: JobState) -> str:
     highest, step, rank = status.progress.highestStep, fault["step"], fault["rank"]
     if not highest:
-        # From outside, a script that resumes at its last step looks like one whose steps nobody can count.
+        # From outside, a script that resumes at its last step looks like a script whose steps cannot be counted.
         return (
             f"the job ended before step {step}, and no step of it was seen. A script that continues from a checkpoint "
             "of its own may have no steps left: --fresh does not delete a checkpoint outside of the output folder. "

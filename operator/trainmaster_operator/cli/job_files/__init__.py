@@ -1,1 +1,1 @@
-"""Files of jobs: written, read, checked and migrated."""
+"""Files of jobs: they are written, read, checked and migrated here."""

@@ -1,7 +1,7 @@
-"""A job and one of its pods, tried on a cluster before anything is stored there.
+"""A dry run of a job and one of its pods on a cluster.
 
 The API server validates and admits both as if they were created, with all its webhooks, quotas and policies, and names
-each field of the pod template that it doesn't know.
+each unknown field of the pod template.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from trainmaster_operator.cluster.port import (
 from trainmaster_operator.manifests import PodDefaults, PodSecurity, fill_pod, render_pod
 
 _ROLE = "worker"
-# Nothing of the operator's own settings can be read by a user who may only write jobs. As whom pods run decides whether
-# OpenShift takes them, so nobody is named: then it chooses, and other clusters take what the image says.
+# A user who may only write jobs cannot read the operator's settings. The user of the pods decides whether OpenShift
+# accepts them, so no user is set: OpenShift then chooses one, and other clusters use that of the image.
 _DEFAULTS = PodDefaults(
     "https://trainmaster-operator.trainmaster-system.svc:8443",
     in_cluster=True,
@@ -43,15 +43,15 @@ _NO_RIGHT = "cannot create resource"
 
 
 async def try_job(target: Target, document: Document, job: Object) -> None:
-    """Let the API server judge `job`, which has a name and a namespace, and its first pod, and store neither.
+    """Let the API server check `job`, which has a name and a namespace, and its first pod, without storing them.
 
-    What says nothing about the job itself is a line on standard error: a quota that is full now, no right to create
-    pods, a webhook that can't be asked. Raises Refusal in the cluster's words, at the lines of the file where they name
-    fields. A job or a pod of the same name is no reason to refuse this one.
+    What says nothing about the job itself is a line on standard error: a full quota, no right to create pods, a webhook
+    that does not answer. Raise Refusal in the cluster's words, with the lines of the file where they name fields. An
+    existing job or pod with the same name is no reason to refuse this one.
     """
     assert target.try_create is not None
     try:
-        with suppress(AlreadyExists):  # raised only for what is valid and admitted
+        with suppress(AlreadyExists):  # AlreadyExists is raised only for what is valid and admitted.
             await target.try_create(JOB, job)
     except Invalid as error:
         if _NO_DRY_RUN not in str(error):
@@ -85,7 +85,7 @@ async def _is_taken(target: Target, pod: Object) -> bool:
 
 
 def first_pod(job: Object, defaults: PodDefaults = _DEFAULTS) -> Object:
-    """Return the pod that the operator would create first. It has no owner, because the job isn't stored."""
+    """Return the pod that the operator would create first. It has no owner, because the job is not stored."""
     meta = {**job["metadata"], "uid": "dry-run"}
     model = DistributedTrainingJob.model_validate({**job, "metadata": meta})
     pod = fill_pod(render_pod(model, _ROLE, defaults), 0, 0, defaults)

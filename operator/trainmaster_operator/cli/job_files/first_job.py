@@ -1,4 +1,4 @@
-"""`trainmaster init`: the file of a first job, with comments."""
+"""`trainmaster init`: writes the file of a first job, with comments."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ _NOT_TEXT = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")
 
 
 def write(file: Path, script: Path | None) -> int:
-    """Write the file, and say what to do next. script: what each rank runs; None: Trainmaster's own trainer. Raises
-    Refusal, with nothing written."""
+    """Write the file and print what to do next. Return 0. `script`: what each rank runs; None: the built-in trainer.
+    Raise Refusal if nothing was written."""
     if script is not None and not script.is_file():
         raise Refusal(f"--script {script}: there is no such file; the path of a Python script is expected")
     try:
@@ -96,6 +96,6 @@ def _contents(script: Path | None) -> str:
 
 
 def _name(file: Path) -> str:
-    """The name of the file as the name of a job: lower-case letters, digits and dashes."""
+    """Return the name of the file as the name of a job: lower-case letters, digits and dashes."""
     name = re.sub(r"[^a-z0-9]+", "-", file.stem.lower()).strip("-")[:40].strip("-")
     return name if name[:1].isalpha() and name not in _NOT_TEXT else f"job-{name}".strip("-")

@@ -1,4 +1,4 @@
-"""`trainmaster init`: write a first job."""
+"""`trainmaster init`: writes a first job."""
 
 from __future__ import annotations
 

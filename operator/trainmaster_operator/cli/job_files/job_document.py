@@ -1,7 +1,7 @@
-"""A job's YAML file with the places of its fields, so that a problem can be shown as file:line.
+"""A job's YAML file with the line numbers of its fields, so that a problem can be shown as file:line.
 
-Read as Kubernetes' tools do: `3e-4` is a number and a date is text (PyYAML, which follows YAML 1.1 to the letter,
-sees the opposite), and a key that appears twice is an error.
+It is read as Kubernetes' tools read it: `3e-4` is a number and a date is text (PyYAML, which follows YAML 1.1 exactly,
+does the opposite), and a key that appears twice is an error.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import yaml
 from trainmaster_operator.api.validation import job_validation
 from trainmaster_operator.cli.refusal import Refusal, why
 
-SIZE_LIMIT = 1024 * 1024  # what an API server takes, about
+SIZE_LIMIT = 1024 * 1024  # About the maximum size that an API server accepts.
 VALUES_LIMIT = 20_000
-"""The most fields and list entries of a document. An alias counts as often as it is used: a few lines with aliases of
-aliases stand for more values than a machine can hold."""
+"""Maximum number of fields and list entries of a document. An alias counts each time it is used: a few lines with
+nested aliases can stand for more values than fit into memory."""
 
 _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
 class _TooLarge(Exception):
-    """What the aliases of a document stand for is more than a job can have."""
+    """The aliases of a document stand for more than a job can have."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -38,7 +38,7 @@ class _Loader(yaml.SafeLoader):
     }
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Take merge keys (`<<`) apart. Raises _TooLarge before there are more fields than a document may have."""
+        """Resolve merge keys (`<<`). Raise _TooLarge as soon as there are more fields than a document may have."""
         fields = 0
         for key, value in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
@@ -51,20 +51,20 @@ class _Loader(yaml.SafeLoader):
         super().flatten_mapping(node)
 
 
-# After the resolver of integers, which come first.
+# This resolver comes after that of integers.
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{_FLOAT.pattern})$"), list("-+0123456789."))
 
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML document as JSON values; `lines` holds the line (from 1) of each field and list entry."""
+    """A YAML document as JSON values. `lines`: the line number (from 1) of each field and list entry."""
 
     file: Path
     value: Any
     lines: dict[job_validation.Path, int]
 
     def line(self, path: job_validation.Path) -> int:
-        """Of a field, or of what is nearest above it when the field isn't there."""
+        """Return the line of a field, or of the nearest field above it if it does not exist."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -75,7 +75,7 @@ class Document:
 
 
 def load(file: Path) -> Document:
-    """Raises Refusal in words when the file can't be read or isn't one YAML document."""
+    """Return the document of a file. Raise Refusal if the file cannot be read or is not one YAML document."""
     loader = None
     try:
         if file.stat().st_size > SIZE_LIMIT:
@@ -89,7 +89,7 @@ def load(file: Path) -> Document:
     except _TooLarge:
         raise Refusal(
             f"{file}: its aliases stand for more than {VALUES_LIMIT} values or {SIZE_LIMIT} "
-            f"characters, and a job has fewer"
+            f"characters, which is more than a job can have"
         ) from None
     except OSError as error:
         raise Refusal(f"{file}: {_why(error)}") from None
@@ -129,16 +129,17 @@ def dump(value: Any) -> str:
 
 
 class _Reader:
-    """Makes JSON values of the nodes of a document, and notes the line of each on the way."""
+    """Converts the nodes of a document to JSON values, and records their lines."""
 
     def __init__(self, loader: _Loader, file: Path) -> None:
         self.lines: dict[job_validation.Path, int] = {}
         self._loader, self._file = loader, file
         self._values = self._characters = 0
-        self._merged: set[int] = set()  # maps into which others have been merged already
+        self._merged: set[int] = set()  # Maps whose merge keys are resolved already.
 
     def value(self, node: yaml.Node, path: job_validation.Path, above: list[yaml.Node]) -> Any:
-        """Return the JSON value of a node. Raises Refusal for what JSON can't say, _TooLarge for too much of it."""
+        """Return the JSON value of a node. Raise Refusal for values that JSON does not have, _TooLarge for a
+        document that is too large."""
         here = f"{self._file}:{node.start_mark.line + 1}"
         self.lines.setdefault(path, node.start_mark.line + 1)
         if any(node is other for other in above):
@@ -160,10 +161,10 @@ class _Reader:
             raise _TooLarge
 
     def _map(self, node: yaml.MappingNode, path: job_validation.Path, above: list[yaml.Node]) -> dict[str, Any]:
-        if id(node) not in self._merged:  # an alias leads here again
+        if id(node) not in self._merged:  # An alias may lead here again.
             self._merged.add(id(node))
             self._refuse_twice(node, path)
-            self._loader.flatten_mapping(node)  # what a map has itself comes after what is merged into it, and wins
+            self._loader.flatten_mapping(node)  # The map's own fields come after merged ones, so they win.
         result: dict[str, Any] = {}
         for key_node, child in node.value:
             key = key_node.value
@@ -176,7 +177,7 @@ class _Reader:
         return result
 
     def _refuse_twice(self, node: yaml.MappingNode, path: job_validation.Path) -> None:
-        """Raises Refusal for a field that a map has twice by itself."""
+        """Raise Refusal for a field that a map contains twice."""
         names: set[str] = set()
         for name_node, _ in node.value:
             name, line = str(name_node.value), name_node.start_mark.line + 1
@@ -195,7 +196,7 @@ class _Reader:
 
 
 def _sentence(error: yaml.MarkedYAMLError) -> str:
-    """The parser's own words on one line, with the habit that most often leads to them."""
+    """Return the parser's message on one line, with advice for the most frequent cause."""
     words = ", ".join(part for part in (error.context, error.problem) if part)
     if "cannot start any token" in words and "\\t" in words:
         return f"{words}: indent with spaces, not with tabs"
@@ -211,15 +212,15 @@ def _why(error: OSError) -> str:
 
 
 def refuse(document: Document, problems: Iterable[job_validation.Problem]) -> None:
-    """Raises Refusal with the problems in the order of their lines, each once, if there are any."""
+    """Raise Refusal with the problems, ordered by line, each once. Return if there are none."""
     told = sorted(dict.fromkeys(problems), key=lambda problem: document.line(problem.path))
     if told:
         raise Refusal(*[document.describe_problem(problem) for problem in told])
 
 
 def in_namespace(document: Document, default: str, asked: str | None) -> dict[str, Any]:
-    """The job as it would be created. `asked`: the namespace of the command line. Raises Refusal when the file names
-    another one."""
+    """Return the job as it would be created. `asked`: the namespace of the command line. Raise Refusal if the file
+    names another one."""
     job: dict[str, Any] = copy.deepcopy(document.value)
     job.pop("status", None)
     meta = job["metadata"]

@@ -1,4 +1,4 @@
-"""`trainmaster migrate`: a job gets the field names of this version."""
+"""`trainmaster migrate`: prints a job with the field names of this version."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _APPLIED = (
 
 
 def migrate(file: Path) -> int:
-    """Print the manifest to standard output, and what was changed to standard error. Raises Refusal."""
+    """Print the manifest to standard output, and what was changed to standard error. Return 0. Raise Refusal."""
     found = job_document.load(file)
     kind = found.value.get("kind") if isinstance(found.value, dict) else found.value
     if kind != JOB_KIND:
@@ -39,8 +39,8 @@ def migrate(file: Path) -> int:
 
 
 def _warn_of_dropped_fields(file: Path, job: dict[str, Any]) -> None:
-    """A job that was read from a cluster may lack what is to be migrated: an API server with the present definition
-    shows and stores no fields that the definition does not have."""
+    """Warn about a job that was read from a cluster: it may lack the fields to migrate, because an API server
+    neither shows nor stores fields that are not in its present definition."""
     meta = job.get("metadata")
     name = meta.get("name", "NAME") if isinstance(meta, dict) else "NAME"
     sys.stderr.write(

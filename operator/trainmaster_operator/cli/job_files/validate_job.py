@@ -1,4 +1,4 @@
-"""`trainmaster validate`: a job from its file, or everything that is wrong with it."""
+"""`trainmaster validate`: reads a job from its file, or lists everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.this_machine import preflight, trainer_checks
 
 LOCAL_ONLY = " (checked for a run on this machine; with --cluster it is not checked)"
-"""Ends what `trainmaster validate` says of this machine: the job's image may have what is missing here."""
+"""The end of each problem that `trainmaster validate` finds on this machine only; the image of the job may have what
+is missing here."""
 
 
 def load_job(
     file: Path, *, here: Path | None = None, on_cluster: bool = False, hint: str = ""
 ) -> tuple[Document, DistributedTrainingJob]:
-    """The job in a file. here: the folder that completes its paths, if it is to run on this machine. on_cluster: it is
-    to run on a cluster. hint: ends each problem that only a run on this machine has.
+    """Return the job in a file. `here`: the directory for its relative paths, if it is to run on this machine.
+    `on_cluster`: it is to run on a cluster. `hint`: the end of each problem that only a run on this machine has.
 
-    Without `here` a cluster is to judge the names in its pod template. Raises Refusal with all problems of the job, one
-    a line.
+    Without `here`, a cluster checks the field names of its pod template. Raise Refusal with all problems of the job,
+    one a line.
     """
     document = load(file)
     spec = document.value.get("spec") if isinstance(document.value, dict) else None
@@ -40,7 +41,7 @@ def load_job(
         problems += _of_the_trainer(spec, planned=False)
         if here is not None:
             local = preflight.problems(partial_model.read(JobSpec, spec), here)
-            # What is wrong everywhere was found before, and the hint is not true of it.
+            # Problems that exist everywhere were found before, and the hint is not true for them.
             found = [one for one in local if one not in problems]
             problems += [job_validation.Problem(one.path, one.message + hint) for one in found]
             problems += _names_in_template(spec)
@@ -49,10 +50,10 @@ def load_job(
 
 
 def load_training(file: Path) -> tuple[TrainingSpec | None, WorkersSpec]:
-    """(what a job trains, its workers), for a plan of its layout: its degrees and its number of ranks needn't
-    suit each other.
+    """Return (what a job trains, its workers) for a layout plan. Its parallelism and its number of ranks need not fit
+    each other.
 
-    Raises Refusal with all problems of the job, one a line.
+    Raise Refusal with all problems of the job, one a line.
     """
     document = load(file)
     problems = job_validation.validate(document.value, sized=False)
@@ -65,10 +66,10 @@ def load_training(file: Path) -> tuple[TrainingSpec | None, WorkersSpec]:
 
 
 def validate(file: Path, *, cluster: Where | None = None) -> int:
-    """Say that the job is valid. Raises Refusal with all its problems.
+    """Print that the job is valid, and return 0. Raise Refusal with all its problems.
 
-    cluster: the job needn't run on this machine; a dry run of the job and of one of its pods is made on that cluster,
-    unless there is no kubeconfig.
+    `cluster`: the job need not run on this machine; if there is a kubeconfig, a dry run of the job and of one of its
+    pods is made on that cluster.
     """
     here = None if cluster else Path.cwd()
     document, job = load_job(file, here=here, on_cluster=cluster is not None, hint=LOCAL_ONLY)
@@ -85,7 +86,7 @@ def validate(file: Path, *, cluster: Where | None = None) -> int:
 
 
 async def _try_on_cluster(document: Document, where: Where) -> str:
-    """The address of the cluster. Raises Refusal when that would take neither the job nor its pods."""
+    """Return the address of the cluster. Raise Refusal if the cluster would refuse the job or its pods."""
     from trainmaster_operator.cli.cluster_connection import connected
     from trainmaster_operator.cli.job_files.dry_run import try_job
 
@@ -100,7 +101,8 @@ def _names_in_template(spec: dict[str, Any]) -> Iterator[job_validation.Problem]
 
 
 def _of_the_trainer(spec: dict[str, Any], *, planned: bool) -> Iterator[job_validation.Problem]:
-    """What the trainer says, as far as the job's own models have nothing to say. planned: its degrees don't count."""
+    """Yield the problems that the trainer finds, as far as the job's own models find none. `planned`: its
+    parallelism is ignored."""
     options = list(trainer_checks.option_problems(spec.get("training")))
     yield from options
     training = _training(spec)
@@ -111,7 +113,7 @@ def _of_the_trainer(spec: dict[str, Any], *, planned: bool) -> Iterator[job_vali
 
 
 def _training(spec: dict[str, Any]) -> TrainingSpec | None:
-    """None if there is none, or none that the models take."""
+    """Return the training of a spec; None if there is none or it is invalid."""
     try:
         return TrainingSpec.model_validate(spec.get("training"))
     except ValidationError:

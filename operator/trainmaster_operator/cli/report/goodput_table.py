@@ -1,4 +1,4 @@
-"""Where a run's time went, as a table: into steps that count, and lost to what."""
+"""How a run's time was spent, as a table: on useful steps, and what the rest was lost to."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MEANINGS = {
     EVALUATION: "Training stood still for an evaluation.",
     RESUME: "The run was stopped and started again: the time from that start to its first step, and the steps that it "
     "did again because the stop came after the last save. The time between the stop and the start is not counted.",
-    OTHER: "The time was lost to nothing that this version knows.",
+    OTHER: "The cause of this lost time is unknown.",
 }
-"""Of what is not the cause of a failure."""
+"""The meaning of losses that are not caused by a failure."""
 
 
 def parts(status: JobState) -> list[tuple[str, float]]:
-    """(what, seconds) from the first step to the last account without the time of stops, the largest loss first; []
-    before there is anything."""
+    """Return (what, seconds) from the first step to the last account, without the time of stops, the largest loss
+    first; [] before there is anything."""
     if not status.firstStepAt or not status.accountedAt:
         return []
     lost = sorted(status.lost.items(), key=lambda item: (item[0] == OTHER, -item[1], item[0]))

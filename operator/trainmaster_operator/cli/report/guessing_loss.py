@@ -1,4 +1,4 @@
-"""The loss of a model that only guesses, which the report draws beside the loss of a run over text."""
+"""The loss of a model that only guesses, which the report draws next to the loss of a run over text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SAMPLE_BYTES = 2**20
 def guessing_loss(training: dict[str, Any]) -> float | None:
     """Return the unigram entropy of the text of a job, in nats per byte, from a sample of it.
 
-    It is the loss of a model that guesses each byte by how often it occurs, without looking at the bytes before it.
-    Return None for other data, for a folder of very many files, which would take long to list, and if the text can't be
-    read any more.
+    It is the loss of a model that guesses each byte by its frequency, without the bytes before it. Return None for
+    other data, for a directory of very many files, which would take long to list, and if the text can no longer be
+    read.
     """
     try:
         spec = TrainingSpec.model_validate(training)
-    except ValidationError:  # of another version
+    except ValidationError:  # The job is of another version.
         return None
     if spec.data.source == "text" and spec.data.path != "@stdlib" and _has_many_files(spec.data.path):
         return None

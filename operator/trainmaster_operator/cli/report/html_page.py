@@ -1,4 +1,4 @@
-"""The frame of report.html: style and small pieces of HTML. Text is escaped here and nowhere else."""
+"""The frame of report.html: style and small pieces of HTML. Text is escaped only here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STYLE = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
 
 
 class Fact(NamedTuple):
-    """A number at the top of the page. `meaning`: what it says, where its name doesn't."""
+    """A number at the top of the page. `meaning`: an explanation, if the name is not enough."""
 
     name: str
     value: str
@@ -61,7 +61,7 @@ def tiles(facts: Iterable[Fact]) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
-    """A table that scrolls sideways where the page is too narrow for it, and says so there."""
+    """Return a table that scrolls sideways, with a hint, if the page is too narrow for it."""
 
     def cells(tag: str, row: Sequence[str]) -> str:
         kinds = ['class="number"' if number else 'class="what"' for number in numeric]
@@ -78,17 +78,17 @@ def note(text: str) -> str:
 
 
 def lead(text: str) -> str:
-    """The sentence that says what a section is about."""
+    """Return the sentence that says what a section is about."""
     return f'<p class="lead">{escape(text)}</p>'
 
 
 def place(what: str, path: str) -> str:
-    """A path or a command that a person copies, after a word that says what it is."""
+    """Return a path or a command that a user may copy, after a word that says what it is."""
     return f'<p class="place">{escape(what)} <code>{escape(path)}</code></p>'
 
 
 def meanings(entries: Iterable[tuple[str, str]]) -> str:
-    """(word, what it means) each."""
+    """Return a list of words, each with its meaning."""
     items = "".join(f"<div><dt>{escape(word)}</dt><dd>{escape(meaning)}</dd></div>" for word, meaning in entries)
     return f'<dl class="meanings">{items}</dl>'
 

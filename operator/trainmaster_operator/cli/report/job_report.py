@@ -1,5 +1,5 @@
-"""`trainmaster report NAME`: a page about a job on a cluster, from its status, its events and, where a Prometheus is
-named, its metrics. What could not be read stands on the page too."""
+"""`trainmaster report NAME`: a page about a job on a cluster, from its status, its events and, if a Prometheus is
+named, its metrics. The page also says what could not be read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEPT = "Kubernetes keeps events for an hour unless the cluster says otherwise, s
 
 @dataclass
 class Found:
-    """What is known beside the status. `unknown`: sentences about what is not, and why."""
+    """What is known in addition to the status. `unknown`: sentences about what is not known, and why."""
 
     events: list[Object] = field(default_factory=list)
     curves: Curves | None = None
@@ -38,8 +38,8 @@ class Found:
 
 
 def report_of_job(where: Where, name: str, file: Path | None, prometheus: str | None = None) -> int:
-    """Write the page to `file`, or to NAME-report.html. prometheus: the address of one that scrapes the operator.
-    Raises Refusal when there is no such job."""
+    """Write the page to `file`, or to NAME-report.html. Return 0. `prometheus`: the address of a Prometheus that
+    scrapes the operator. Raise Refusal if there is no such job."""
     return asyncio.run(_report(where, name, file or Path(f"{name}-report.html"), prometheus))
 
 
@@ -81,7 +81,7 @@ async def _look_around(target: Target, job: Object, prometheus: str | None) -> F
 
 
 def sections(found: Found) -> Iterator[str]:
-    """Yield what the page says beside the status."""
+    """Yield the sections of the page that do not come from the status."""
     if found.unled:
         yield html_page.section("No operator", html_page.lead(found.unled))
     if found.curves is not None:
@@ -94,9 +94,7 @@ def sections(found: Found) -> Iterator[str]:
     yield html_page.section("What this page does not know", html_page.note(" ".join([*found.unknown, *_NEVER_KNOWN])))
 
 
-_NEVER_KNOWN = (
-    "The loss of every single step, evaluations and the memory of each rank are kept by a run on one machine alone.",
-)
+_NEVER_KNOWN = ("Only a run on one machine keeps the loss of every step, the evaluations and the memory of each rank.",)
 
 
 def _events(events: Sequence[Object]) -> Iterator[str]:

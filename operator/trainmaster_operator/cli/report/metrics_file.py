@@ -1,4 +1,5 @@
-"""metrics.jsonl as curves. Steps that a recovery ran again appear twice there, with the round: the newest counts."""
+"""metrics.jsonl as curves. Steps that ran again after a recovery appear twice there, with their round; the newest
+one counts."""
 
 from __future__ import annotations
 
@@ -14,20 +15,21 @@ from trainmaster_operator.planning.facts.change import counted
 
 Points = list[tuple[float, float]]
 
-POINTS = 1200  # of a curve in the report: more than its pixels
-REPLACED = 64  # stretches of replaced steps that are kept for the picture
+POINTS = 1200  # Maximum number of points of a curve in the report: more than it has pixels.
+REPLACED = 64  # Maximum number of stretches of replaced steps that are kept for the picture.
 DIFFERING = 20
 
 
 @dataclass
 class Metrics:
-    """`steps` ascend. `replaced`: stretches of losses that a later round replaced. `rounds`: (round, its first step).
+    """The metrics of a run. `steps` ascend. `replaced`: stretches of losses that a later round replaced. `rounds`:
+    (round, its first step). `ran_tokens`, `ran_seconds`: of all steps in the order in which they ran, replaced ones
+    included. `starts`: for each of `rounds`, the number of steps that ran before it. `evaluations`: (step, loss) on
+    data that is not used for training, ascending.
 
-    `ran_tokens`, `ran_seconds`: of all steps in the order in which they ran, those that a later round replaced
-    included. `starts`: for each of `rounds`, the number of steps that ran before it.
-    `evaluations`: (step, loss) on data that isn't trained on, ascending.
-    `repeated`: steps that were run again; `differing`: those whose loss wasn't bit for bit the same: (step, before,
-    after), the first few. `malformed`: lines that could not be read (a killed writer leaves at most half a line).
+    `repeated`: number of steps that ran again. `differing`: the first few of those whose loss was not identical bit for
+    bit, as (step, before, after). `malformed`: number of lines that could not be read (a killed writer leaves at most
+    half a line).
     """
 
     steps: array[int] = field(default_factory=lambda: array("q"))
@@ -48,28 +50,28 @@ class Metrics:
 
     @property
     def has_losses(self) -> bool:
-        """Whether any step told one: a script may tell none."""
+        """True if any step has a loss; a script may report none."""
         return any(not math.isnan(loss) for loss in self.losses)
 
     def loss_curve(self) -> Points:
         return thinned(zip(self.steps, self.losses, strict=True))
 
     def mean_throughput(self) -> float:
-        """Tokens per second over all steps that count; 0 when unknown."""
+        """Return the tokens per second over all steps that count; 0 if unknown."""
         spent = math.fsum(s for s in self.seconds if math.isfinite(s))
         return math.fsum(self.tokens) / spent if spent > 0 else 0.0
 
     def mean_utilization(self) -> float:
-        """MFU over all steps that count; 0 when unknown."""
+        """Return the MFU over all steps that count; 0 if unknown."""
         known = [(u, s) for u, s in zip(self.utilizations, self.seconds, strict=True) if math.isfinite(u * s)]
         spent = math.fsum(s for _, s in known)
         return math.fsum(u * s for u, s in known) / spent if spent > 0 else 0.0
 
 
 def read(path: Path) -> Metrics:
-    """Empty when there is no such file."""
+    """Return the metrics in a file. They are empty if there is no such file."""
     metrics = Metrics()
-    before: dict[int, float] = {}  # losses of the steps that the last recovery discarded
+    before: dict[int, float] = {}  # The losses of the steps that the last recovery discarded.
     current = -1
     if not path.exists():
         return metrics
@@ -81,8 +83,8 @@ def read(path: Path) -> Metrics:
                 continue
             step, round, loss, tokens, seconds, utilization, evaluated = parsed
             if round < current:
-                continue  # a fenced world's late line
-            if evaluated is not None:  # a line of its own, without the step's numbers
+                continue  # A late line of ranks that are fenced off.
+            if evaluated is not None:  # An evaluation has a line of its own, without the numbers of a step.
                 while metrics.evaluations and metrics.evaluations[-1][0] >= step:
                     metrics.evaluations.pop()
                 metrics.evaluations.append((float(step), evaluated))
@@ -106,7 +108,7 @@ def read(path: Path) -> Metrics:
 
 
 def continuity(metrics: Metrics) -> str:
-    """What the steps that ran twice say, as a sentence."""
+    """Return a sentence about the steps that ran twice."""
     if not metrics.repeated:
         return "No step had to be run twice."
     ran = f"{counted(metrics.repeated, 'step')} ran twice"
@@ -123,7 +125,8 @@ def continuity(metrics: Metrics) -> str:
 
 
 def _parsed(line: bytes) -> tuple[int, int, float, float, float, float, float | None] | None:
-    """(step, round, loss, tokens, seconds, MFU, the loss of an evaluation if it tells of one)"""
+    """Return (step, round, loss, tokens, seconds, MFU, the loss of an evaluation if the line has one); None for an
+    invalid line."""
     try:
         value: dict[str, Any] = json.loads(line)
         loss, tokens, seconds, mfu = (_number(value.get(key)) for key in ("loss", "tokens", "seconds", "mfu"))
@@ -134,12 +137,12 @@ def _parsed(line: bytes) -> tuple[int, int, float, float, float, float, float | 
 
 
 def _number(value: Any) -> float:
-    """NaN is text in JSON, and what is missing is NaN too."""
+    """Return a number. NaN is text in JSON, and a missing number is NaN too."""
     return math.nan if value is None else float(value)
 
 
 def _cut(metrics: Metrics, step: int) -> dict[int, float]:
-    """Takes everything from `step` on out of the curves; the losses by step."""
+    """Remove everything from `step` on from the curves, and return the removed losses by step."""
     at = len(metrics.steps)
     while at and metrics.steps[at - 1] >= step:
         at -= 1
@@ -160,7 +163,7 @@ def _compare(metrics: Metrics, step: int, before: float, after: float) -> None:
 
 
 def thinned(curve: Iterable[tuple[float, float]], limit: int = POINTS) -> Points:
-    """At most `limit` points that keep every peak: the lowest and the highest of each of limit/2 stretches."""
+    """Return at most `limit` points that keep every peak: the lowest and the highest of each of limit/2 stretches."""
     points = [(float(x), float(y)) for x, y in curve if math.isfinite(y)]
     if len(points) <= limit:
         return points

@@ -1,4 +1,4 @@
-"""Curves of a job on a cluster from a Prometheus that scrapes the operator."""
+"""Curves of a job on a cluster, from a Prometheus that scrapes the operator."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from trainmaster_operator.cli.report.metrics_file import Points, thinned
 
-SAMPLES = 1000  # of a query: Prometheus refuses more than 11,000
-SHORTEST_STEP_S = 15.0  # how often the chart has metrics scraped
+SAMPLES = 1000  # Maximum number of samples of a query; Prometheus refuses more than 11,000.
+SHORTEST_STEP_S = 15.0  # The interval in seconds at which the chart has metrics scraped.
 ANSWERS_WITHIN_S = 20.0
 
 
@@ -24,19 +24,19 @@ class NoMetrics(Exception):
 
 @dataclass(frozen=True)
 class Curves:
-    """`loss`: over steps. `throughput`: over seconds since the first sample."""
+    """The curves of a job. `loss`: over steps. `throughput`: over seconds since the first sample."""
 
     loss: Points
     throughput: Points
 
 
 def read(url: str, namespace: str, job: str, start: float, end: float) -> Curves:
-    """Ask for the time from start to end, in seconds since 1970. Raises NoMetrics."""
+    """Return the curves for the time from start to end, in seconds since 1970. Raise NoMetrics."""
     step_s = max(SHORTEST_STEP_S, (end - start) / SAMPLES)
 
     def series(name: str) -> dict[float, float]:
         labels = f'namespace="{namespace}",job="{job}"'
-        # Of two operators one leads; for a moment after a change both may have been scraped.
+        # Of two operators one leads; for a moment after a change, both may have been scraped.
         query = f"max(trainmaster_job_{name}{{{labels}}})"
         return _range(url, query, start, end, step_s)
 
@@ -60,4 +60,4 @@ def _range(url: str, query: str, start: float, end: float, step_s: float) -> dic
     except (OSError, ValueError, http.client.HTTPException, urllib.error.URLError) as error:
         raise NoMetrics(f"{url} does not answer as a Prometheus does: {error}") from None
     except (KeyError, TypeError, IndexError) as error:
-        raise NoMetrics(f"{url} answers with something else than samples ({type(error).__name__})") from None
+        raise NoMetrics(f"{url} did not return samples ({type(error).__name__})") from None

@@ -1,4 +1,4 @@
-"""`trainmaster report`: a page about a run or a job."""
+"""`trainmaster report`: writes a page about a run or a job."""
 
 from __future__ import annotations
 

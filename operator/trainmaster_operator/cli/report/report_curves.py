@@ -17,7 +17,7 @@ from trainmaster_operator.planning.facts.job_state import JobState
 MARKERS = 200
 MEMORY_LINES = 8
 REPLACED_POINTS = 2000
-"""Of all stretches of steps that ran again together."""
+"""Maximum number of points of all stretches of steps that ran again together."""
 
 _HOW_TO_REPORT = (
     "The script has reported no loss. A loop over trainmaster's run.steps() reports the loss of each step with "
@@ -37,9 +37,9 @@ def sections(
     skip_empty: bool,
     scripted: bool,
 ) -> Iterator[str]:
-    """unit: what the throughput counts. guess: the loss of a model that only guesses; None: unknown. skip_empty: leave
-    out a curve of which nothing was recorded, instead of saying so. scripted: ranks run a script of the user, which
-    may not report any numbers."""
+    """Yield the sections with the curves. `unit`: what the throughput counts. `guess`: the loss of a model that only
+    guesses; None if unknown. `skip_empty`: leave out a curve without data instead of saying that there is none.
+    `scripted`: ranks run a script of the user, which may not report any numbers."""
     causes = _causes(status, metrics)
     if metrics.has_losses or not skip_empty:
         markers = [Marker(first, number, causes[number]) for number, first in _marked(metrics)]
@@ -54,12 +54,12 @@ def sections(
 
 
 def _marked(metrics: Metrics) -> list[tuple[int, int]]:
-    """(round, its first step) of the restarts that are marked: the last ones."""
+    """Return (round, its first step) of the restarts that are marked: the last ones."""
     return metrics.rounds[1:][-MARKERS:]
 
 
 def _causes(status: JobState, metrics: Metrics) -> dict[int, str]:
-    """What is said of the restart that began each round, from its recovery where the status still has that."""
+    """Return a sentence about the restart that began each round, from its recovery if the status still has it."""
     recoveries = {r.round: r for r in status.recoveries}
     found = {}
     for number, first in metrics.rounds:
@@ -74,11 +74,11 @@ def _loss(metrics: Metrics, markers: Sequence[Marker], guess: float | None, *, s
     lines, keys = [], [Key("line", "main", "loss")]
     most = max(4, REPLACED_POINTS // max(1, len(metrics.replaced)))
     for points in metrics.replaced:
-        lines.append(Line(thinned(points, most), "replaced", "run again by a later round"))
+        lines.append(Line(thinned(points, most), "replaced", "repeated in a later round"))
     curve = metrics.loss_curve()
     lines.append(Line(curve, "main"))
     if metrics.evaluations:
-        lines.append(Line(thinned(metrics.evaluations), "r3", "of an evaluation"))
+        lines.append(Line(thinned(metrics.evaluations), "r3", "loss of an evaluation"))
         keys.append(Key("line", "r3", "loss on the evaluation data"))
     if guess is not None and curve:
         lines.append(Line([(curve[0][0], guess), (curve[-1][0], guess)], "guess"))
@@ -117,7 +117,7 @@ def _throughput(throughput: Throughput, markers: Sequence[Marker], unit: str) ->
 
 
 def _legend(keys: Sequence[Key], markers: Sequence[Marker]) -> str:
-    """Nothing for a single line without markers: the title says what it is."""
+    """Return the legend. A single line without markers needs none, because the title says what it is."""
     keys = [*keys, _RESTART] if markers else keys
     return html_page.legend(keys) if len(keys) > 1 else ""
 
@@ -133,7 +133,7 @@ def _memory(track: MemoryTrack) -> str:
         return html_page.section("Memory by rank", '<p class="empty">No memory was recorded.</p>')
     began = track.samples[0][0]
     ranks = sorted({rank for _, sizes in track.samples for rank in sizes})
-    # Of many ranks those that ever took the most.
+    # If there are many ranks, those that ever used the most memory are drawn.
     most = {rank: track.most.get(rank, Most()) for rank in ranks}
     peaks = {rank: max(most[rank].size, *(sizes.get(rank, 0) for _, sizes in track.samples)) for rank in ranks}
     shown = sorted(sorted(ranks, key=lambda rank: -peaks[rank])[:MEMORY_LINES])

@@ -1,4 +1,4 @@
-"""What a report says of a failure: its cause, the last words of the rank, and where its log is."""
+"""What a report says about a failure: its cause, the last lines of the rank, and where its log is."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trainmaster_operator.cli.report import html_page
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
 
 LINE_LIMIT = 1000
-"""Characters of one line of a log."""
+"""Maximum number of characters of one line of a log."""
 
 
 @dataclass(frozen=True)
 class Printed:
-    """What the rank that failed printed. `place`: a path or a command, "" if nothing was printed; `what`: the words
-    before it; `lines`: the last ones of its log, where the log can be read."""
+    """What the rank that failed printed. `place`: a path or a command, "" if nothing was printed. `what`: the words
+    before it. `lines`: the last lines of its log, if the log can be read."""
 
     what: str = ""
     place: str = ""
@@ -26,12 +26,12 @@ class Printed:
 
     @classmethod
     def on_a_cluster(cls, job: str, status: JobState) -> Printed:
-        """job: as the command line names it."""
+        """Return where the output of a job on a cluster is. `job`: the job as the command line names it."""
         return cls("Its log is shown by", logs_command(job, status))
 
 
 def printed_in(out: Path, status: JobState) -> Printed:
-    """Look into the output folder of a run."""
+    """Return where the output of a run is, with its last lines, from its output folder."""
     failure = status.lastFailure
     words = rank_output.last_words(out, status)
     if words is None:
@@ -44,7 +44,7 @@ def printed_in(out: Path, status: JobState) -> Printed:
 
 
 def section(status: JobState, output: Printed) -> str:
-    """Return the section about the last failure, "" if there was none and the job did not fail."""
+    """Return the section about the last failure; "" if there was none and the job did not fail."""
     failure, failed = status.lastFailure, status.phase is JobPhase.FAILED
     reason = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "") if failed else ""
     title = "Why it failed" if failed else "The last failure"
@@ -55,7 +55,7 @@ def section(status: JobState, output: Printed) -> str:
     else:
         content = [html_page.lead(described(failure, status.progress.totalSteps)), html_page.note(_place(failure))]
         message = failure.message.strip()
-        if reason and not (message and message in reason):  # most often it says the same
+        if reason and not (message and message in reason):  # Usually the reason says the same as the message.
             content.append(html_page.note(reason))
         text = _words(failure, output.lines)
         content += (
@@ -73,7 +73,8 @@ def _place(failure: Failure) -> str:
 
 
 def _words(failure: Failure, lines: tuple[str, ...]) -> str:
-    """The message if the sentence above it has only a part, the traceback, and the last lines; none of them twice."""
+    """Return the message, if the sentence above it has only a part of it, the traceback and the last lines; none of
+    them twice."""
     message, traceback = failure.message.strip(), failure.traceback.rstrip()
     shown = set(map(str.strip, lines))
     parts = []

@@ -1,4 +1,5 @@
-"""OUT/report.html: how a run went, on one page without outside references, of bounded size at any length."""
+"""OUT/report.html: the course of a run on one page, without outside references, of bounded size for a run of any
+length."""
 
 from __future__ import annotations
 
@@ -45,18 +46,20 @@ _COLUMNS = {
     "steps lost": "steps after the checkpoint, up to the one that was reached, which had to run a second time.",
     "total": "the time from the failure to the end of the first step of the new round.",
 }
-"""What the columns of the table of recoveries mean."""
+"""The meaning of the columns in the table of recoveries."""
 
 
 def report(out: Path, file: Path | None = None) -> int:
-    """`trainmaster report` of a run. file: as of `write`. Raises Refusal when there is no run."""
+    """Write the report of a run and print its path. Return 0. `file`: as in `write`. Raise Refusal if there is no
+    run."""
     sys.stdout.write(f"{write(out, file)}\n")
     return 0
 
 
 def write(out: Path, file: Path | None = None) -> Path:
-    """Makes the page from status.yaml, metrics.jsonl and memory.json of a run. file: where to; None: report.html of the
-    run. Raises Refusal for a folder without a run, or that can't be written."""
+    """Make the page from status.yaml, metrics.jsonl and memory.json of a run, and return its path. `file`: where to
+    write it; None: report.html of the run. Raise Refusal for a directory without a run, or if the page cannot be
+    written."""
     resource = output_folder.read_run(out)
     metrics, track = read(out / output_folder.METRICS), MemoryTrack.read(out / output_folder.MEMORY)
     path = file or out / output_folder.REPORT
@@ -65,16 +68,16 @@ def write(out: Path, file: Path | None = None) -> Path:
 
 
 def save(path: Path, text: str) -> None:
-    """Raises Refusal when the page can't be written there."""
+    """Write a page. Raise Refusal if it cannot be written there."""
     try:
         replace(path, text.encode())
     except OSError as error:
-        other = "`trainmaster report --file` writes it to another place"  # the end of a run comes here too
+        other = "`trainmaster report --file` writes it to another place"  # The end of a run uses this function too.
         raise Refusal(f"{path}: cannot be written: {why(error)}; {other}") from None
 
 
 def render(resource: dict[str, Any], metrics: Metrics, track: MemoryTrack, out: Path) -> str:
-    """Return the page of a run on this machine. out: its output folder."""
+    """Return the page of a run on this machine. `out`: its output folder."""
     name = resource["metadata"]["name"]
     status = state_of(resource)
     return html_page.page(f"{name} - {status.phase.value}", _body(resource, name, status, metrics, track, out))
@@ -82,7 +85,7 @@ def render(resource: dict[str, Any], metrics: Metrics, track: MemoryTrack, out: 
 
 def render_job(job: dict[str, Any], sections: Sequence[str] = ()) -> str:
     """Return the page of a job on a cluster, which stores neither the losses of all steps nor the memory of ranks.
-    sections: what is known beside its status."""
+    `sections`: what is known in addition to its status."""
     name, status = job["metadata"]["name"], state_of(job)
     return html_page.page(f"{name} - {status.phase.value}", _body_of_job(job, name, status, sections))
 
@@ -98,7 +101,7 @@ def _body(
     if failed:
         yield last_failure
     yield html_page.tiles(_facts(status, metrics, unit))
-    # The text is read again only after a success: its file system answered up to the last step.
+    # The text is read again only after a success, because its file system then answered up to the last step.
     guess = guessing_loss(training) if status.phase is JobPhase.SUCCEEDED and metrics.has_losses else None
     yield from report_curves.sections(status, metrics, track, unit, guess, skip_empty=failed, scripted=not training)
     yield from _after_the_curves(status)

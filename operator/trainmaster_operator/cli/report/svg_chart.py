@@ -1,7 +1,7 @@
-"""Charts as SVG, drawn by us: no script, no outside reference, colours from the page's style sheet.
+"""Charts as SVG without scripts or outside references, with colours from the page's style sheet.
 
-Shapes are scaled to the width of the page and text is not: each text stands at a share of the width. So text is as
-large on a phone as on a wide screen.
+Shapes are scaled to the width of the page and text is not: each text is placed at a share of the width. So text has the
+same size on a phone and on a wide screen.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from html import escape
 from trainmaster_operator.cli.report.metrics_file import Points
 
 HEIGHT = 210
-"""Of the area between the axes, in pixels."""
+"""Height of the area between the axes, in pixels."""
 SCALE = 1000
-"""Shapes are drawn on a square of this side, which is stretched over that area."""
+"""Shapes are drawn on a square with this side, which is stretched over that area."""
 NARROW = 250
-"""The least width of that area, in pixels: labels must not overlap there."""
+"""Smallest width of that area in pixels, at which labels must not overlap."""
 CHARACTER = 6.6
-"""About the width of a digit, in pixels."""
+"""Approximate width of a digit, in pixels."""
 BAR = 26
 COLOURS = 12
 
@@ -28,20 +28,21 @@ COLOURS = 12
 @dataclass(frozen=True)
 class Line:
     points: Points
-    style: str  # a class of the page's style sheet
-    label: str = ""  # shown while the pointer is on the line
+    style: str  # A class of the page's style sheet.
+    label: str = ""  # Shown while the pointer is on the line.
 
 
 @dataclass(frozen=True)
 class Marker:
     x: float
-    number: int  # at the top; markers that are close to each other share one label, with their first and last number
-    title: str  # shown while the pointer is on it
+    # Shown at the top. Markers that are close to each other share one label, with their first and last number.
+    number: int
+    title: str  # Shown while the pointer is on the marker.
 
 
 @dataclass(frozen=True)
 class _Label:
-    """The label of a marker, or of neighbours from `begin` to `end`, in pixels at the least width."""
+    """The label of one marker, or of neighbours from `begin` to `end`, in pixels at the smallest width."""
 
     first: Marker
     last: Marker
@@ -76,7 +77,8 @@ def line_chart(
     from_zero: bool = False,
     bands: Sequence[tuple[float, float]] = (),
 ) -> str:
-    """A chart with one pair of axes. `bands`: stretches of x with a background. Without points: a sentence."""
+    """Return a chart with one pair of axes. `bands`: stretches of x with a background. Without points, return a
+    sentence."""
     points = [point for line in lines for point in line.points]
     if not points:
         return f'<p class="empty">No {escape(name)} was recorded.</p>'
@@ -121,8 +123,8 @@ def line_chart(
 
 
 def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], show: Callable[[float], str]) -> str:
-    """A bar for each row (name, parts), its parts (name, size) end to end, all to one scale. Parts have the colours of
-    `colours`."""
+    """Return a bar for each row (name, parts), with its parts (name, size) one after the other, all on one scale.
+    Parts have the colours of `colours`."""
     longest = max((math.fsum(size for _, size in parts) for _, parts in rows), default=0.0)
     if longest <= 0:
         return ""
@@ -150,7 +152,7 @@ def colours(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> dict[str
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers that span low..high, roughly `about` of them."""
+    """Return about `about` round numbers that span low..high."""
     rough = (high - low) / max(1, about)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
@@ -160,7 +162,8 @@ def ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def _x_axis(shown: Sequence[tuple[float, str]], title: str) -> list[str]:
-    """`shown`: (share of the width, text). Where the page is narrow, only as many texts are shown as have room."""
+    """Return the parts of the x axis. `shown`: (share of the width, text). On a narrow page only as many texts are
+    shown as fit."""
     widest = max((len(text) for _, text in shown), default=1)
     every = math.ceil(len(shown) * (CHARACTER * widest + 12) / NARROW)
     parts = [f'<line class="axis" x1="0" x2="100%" y1="{HEIGHT}" y2="{HEIGHT}"/>']
@@ -172,7 +175,8 @@ def _x_axis(shown: Sequence[tuple[float, str]], title: str) -> list[str]:
 
 
 def _labels(markers: Sequence[tuple[float, Marker]]) -> list[_Label]:
-    """One label for each marker (share of the width, marker), or for several whose labels would overlap."""
+    """Return one label for each marker (share of the width, marker), or for several markers whose labels would
+    overlap."""
     found: list[_Label] = []
     for x, marker in markers:
         label = _Label(marker, marker, x * NARROW, x * NARROW, (marker.title,))
@@ -184,7 +188,7 @@ def _labels(markers: Sequence[tuple[float, Marker]]) -> list[_Label]:
 
 def _pill(label: _Label) -> str:
     half = label.width / 2
-    center = min(max(label.center, half - 20), NARROW + 20 - half)  # it may reach into the margins
+    center = min(max(label.center, half - 20), NARROW + 20 - half)  # The label may extend into the margins.
     titles = [*label.titles[:5], *([f"and {len(label.titles) - 5} more"] if len(label.titles) > 5 else [])]
     return (
         f'<svg class="marker" x="{center / NARROW:.2%}" y="-26"><title>{escape(chr(10).join(titles))}</title>'
@@ -194,7 +198,8 @@ def _pill(label: _Label) -> str:
 
 
 def _range(values: list[float], from_zero: bool) -> tuple[float, float]:
-    """Of the axis. A few wild values at the start don't squeeze the rest: they are cut off at the edge."""
+    """Return the range of the axis. A few extreme values at the start are cut off, so that they do not compress the
+    rest."""
     ordered = sorted(values)
     low, high = ordered[0], ordered[-1]
     calm = ordered[int(0.995 * (len(ordered) - 1))]
@@ -204,5 +209,5 @@ def _range(values: list[float], from_zero: bool) -> tuple[float, float]:
 
 
 def _spread(low: float, high: float) -> tuple[float, float]:
-    """An interval that isn't empty."""
+    """Return an interval that is not empty."""
     return (low, high) if high > low else (low - 0.5, high + 0.5)

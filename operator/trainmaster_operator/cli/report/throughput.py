@@ -12,7 +12,7 @@ from trainmaster_operator.planning.facts.job_state import Recovery
 from trainmaster_operator.planning.facts.times import seconds_of
 
 WINDOWS = 150
-"""The curve has one value for each of so many parts of the run: single steps jitter."""
+"""Number of parts of the run for each of which the curve has one value, because single steps vary."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Pause:
 
     round: int
     begin: float
-    end: float  # the same as `begin` when nobody knows how long it was
+    end: float  # Equal to `begin` if the length is unknown.
 
 
 @dataclass
@@ -33,9 +33,10 @@ class Throughput:
 
 
 def over_time(metrics: Metrics, recoveries: Sequence[Recovery]) -> Throughput:
-    """Put the steps of a run one after the other as they ran, with the recoveries between them.
+    """Return the steps of a run one after the other as they ran, with the recoveries between them.
 
-    metrics.jsonl has the seconds of each step and no time of day, so pauses that no recovery tells have no length.
+    metrics.jsonl has the seconds of each step and no time of day, so a pause without a recovery in the status has no
+    length.
     """
     found = Throughput()
     window_s = math.fsum(filter(math.isfinite, metrics.ran_seconds)) / WINDOWS
@@ -60,7 +61,8 @@ def over_time(metrics: Metrics, recoveries: Sequence[Recovery]) -> Throughput:
 
 
 def _recovery_s(recoveries: Sequence[Recovery], after: int, round: int) -> float:
-    """Return how long it took to come to `round`, with the rounds after `after` that came to no step; 0 if unknown."""
+    """Return the seconds until `round` trained, including the rounds after `after` that completed no step; 0 if
+    unknown."""
     closed = [r for r in recoveries if after < r.round <= round and r.totalSeconds is not None]
     if not closed:
         return 0.0
@@ -70,7 +72,7 @@ def _recovery_s(recoveries: Sequence[Recovery], after: int, round: int) -> float
 
 
 def _averaged(amounts: Sequence[float], seconds: Sequence[float], window_s: float, begin: float) -> Points:
-    """Means over windows of time, each at the end of its window, with a first point at `begin`."""
+    """Return means over windows of time, each at the end of its window, with a first point at `begin`."""
     windows: list[tuple[float, float]] = []  # (amount, seconds)
     amount = spent = 0.0
     for more, took in zip(amounts, seconds, strict=True):
@@ -80,7 +82,7 @@ def _averaged(amounts: Sequence[float], seconds: Sequence[float], window_s: floa
             windows.append((amount, spent))
             amount = spent = 0.0
     if spent > 0:
-        # A few steps at the end would stick out of the means, so they belong to the window before them.
+        # The few steps at the end would differ from the other means, so they belong to the window before them.
         before = windows.pop() if windows else (0.0, 0.0)
         windows.append((before[0] + amount, before[1] + spent))
     points = [(begin, windows[0][0] / windows[0][1])] if windows else []

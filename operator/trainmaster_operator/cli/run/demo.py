@@ -1,4 +1,4 @@
-"""`trainmaster demo`: train a small GPT over four ranks, lose one of them half way, and lose nothing."""
+"""`trainmaster demo`: trains a small GPT on four ranks, kills one of them half way, and loses nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ RANK = 2
 
 
 def example() -> Path:
-    """The demo's job: beside the package when it was installed as a wheel, in the repository otherwise."""
+    """Return the file of the demo's job: in the package if it was installed as a wheel, otherwise in the repository.
+    Raise Refusal if it is missing."""
     package = Path(__file__).resolve().parents[2]
     places = [package / "examples" / EXAMPLE, package.parents[1] / "manifests" / "examples" / EXAMPLE]
     found = next((place for place in places if place.is_file()), None)
@@ -28,7 +29,7 @@ def example() -> Path:
 
 
 def demo(out: Path, plain: bool, port: int = 0) -> int:
-    """The exit code of the run; 1 also if a step that ran twice had another loss. Raises Refusal."""
+    """Run the demo. Return the exit code of the run, or 1 if a step that ran twice had another loss. Raise Refusal."""
     file = example()
     _, job = load_job(file)
     training = job.spec.training

@@ -1,4 +1,4 @@
-"""`trainmaster demo`: a run that loses a rank."""
+"""`trainmaster demo`: runs a job that loses a rank."""
 
 from __future__ import annotations
 

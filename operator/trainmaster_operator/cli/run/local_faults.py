@@ -1,4 +1,4 @@
-"""What a local run does on purpose to its pods, its operator and its store."""
+"""The faults that a local run injects into its pods, its operator and its store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ ASK_TIMEOUT_S = 10.0
 
 
 class Troublemaker:
-    """`acts` are what `FaultServer` needs. `trouble`: the operator's way to the store."""
+    """Performs injected faults. `acts`: the functions for `FaultServer`. `trouble`: the faults between the operator
+    and the store."""
 
     def __init__(
         self,
@@ -53,7 +54,8 @@ class Troublemaker:
         return "" if pod is not None else f"there is no pod {name}"
 
     async def _lose_node(self, _: Fault, name: str) -> str:
-        """Each pod of this machine stands for a node: its kubelet ends its processes, and says nothing any more."""
+        """Simulate the loss of a node. Each pod of this machine stands for a node: its kubelet ends its processes
+        and no longer reports anything."""
         if self._find(name) is None:
             return f"there is no pod {name}"
         self._store.patch(POD, self._namespace, name, {"metadata": {"annotations": {LOST: "true"}}})
@@ -72,7 +74,7 @@ class Troublemaker:
         return ""
 
     async def _lose_store(self, fault: Fault, _: str) -> str:
-        """Whichever agent hosts it."""
+        """Let the agent that hosts the store of the round close it."""
         pods = self._store.list(POD, self._namespace, {f"{GROUP}/slot": None}).items
         for pod in sorted(pods, key=lambda pod: int(pod["metadata"]["labels"][f"{GROUP}/slot"])):
             if not await self._ask_agent(fault, pod["metadata"]["name"]):

@@ -1,4 +1,4 @@
-"""The processes that a local run starts: the operator, which comes back whenever it dies, and the kubelet."""
+"""The processes that a local run starts: the operator, which is started again when it dies, and the kubelet."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pathlib import Path
 
 from trainmaster_operator.local import process_tree
 
-QUICK_S = 2.0  # an operator that dies sooner never got to work
-QUICK_DEATHS = 8  # in a row: it never will
+QUICK_S = 2.0  # An operator that dies sooner has not begun to work.
+QUICK_DEATHS = 8  # In succession; after that the operator is not started again.
 BACK_OFF_S = 0.1
 
 
 class ChildFailed(Exception):
-    """A child that the run can't go on without has ended; the message says which, how, and where its log lies."""
+    """A process that the run needs has ended. The message says which one, how, and where its log is."""
 
 
 def tied(death_signal: signal.Signals) -> Callable[[], None]:
-    """A `preexec_fn`: the kernel sends the child `death_signal` when the thread that starts it ends."""
+    """Return a `preexec_fn`: the kernel sends the child `death_signal` when the thread that starts it ends."""
     parent = os.getpid()
 
     def in_child() -> None:
         process_tree.die_with_parent(death_signal)
         if os.getppid() != parent:
-            os._exit(1)  # we ended between fork and prctl
+            os._exit(1)  # The parent ended between fork and prctl.
         process_tree.relax()
 
     return in_child
@@ -42,8 +42,9 @@ async def start(
     environment: Mapping[str, str],
     fds: Sequence[int] = (),
 ) -> asyncio.subprocess.Process:
-    """`python -m module` in a session of its own, so that a Ctrl-C reaches only us; the kernel sends it `death_signal`
-    when we end. Call it on the main thread: the signal follows the thread."""
+    """Start `python -m module` in a session of its own, so that Ctrl-C reaches only this process. The kernel sends
+    the child `death_signal` when this process ends. Call it on the main thread, because the signal depends on the
+    thread."""
     with open(log, "ab") as output:
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -61,7 +62,7 @@ async def start(
 
 
 async def end(process: asyncio.subprocess.Process | None, within_s: float) -> None:
-    """SIGTERM, and SIGKILL when that isn't enough."""
+    """Send SIGTERM to a process, and SIGKILL if it has not ended after `within_s` seconds."""
     if process is None or process.returncode is not None:
         return
     process.terminate()
@@ -73,7 +74,7 @@ async def end(process: asyncio.subprocess.Process | None, within_s: float) -> No
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says something; "" when it says nothing."""
+    """Return the last line of a log that is not empty; "" if there is none."""
     try:
         lines = log.read_bytes()[-16384:].decode(errors="replace").splitlines()
     except OSError:
@@ -82,7 +83,8 @@ def last_line(log: Path) -> str:
 
 
 class Operator:
-    """Keeps an operator running. A death of its own costs no back-off, since training waits for it."""
+    """Keeps an operator running. When it dies, the next one starts at once, because training waits for it; only
+    after several quick deaths there is a back-off."""
 
     def __init__(
         self,
@@ -93,7 +95,8 @@ class Operator:
         module: str = "trainmaster_operator.local.local_operator",
         died: Callable[[int], None] = lambda code: None,
     ) -> None:
-        """`died` is told the exit code of each that dies, negative for a signal, before the next one starts."""
+        """`died`: called with the exit code of each operator that dies, negative for a signal, before the next one
+        starts."""
         self._module = module
         self._arguments = arguments
         self._log = log
@@ -105,7 +108,7 @@ class Operator:
         self.deaths = 0
 
     async def keep(self) -> None:
-        """Until `end`. Raises ChildFailed when it dies again and again before it gets to work."""
+        """Run operators until `end`. Raise ChildFailed if they die again and again before they begin to work."""
         quick = 0
         while not self._ending:
             started = time.monotonic()
@@ -118,7 +121,7 @@ class Operator:
                 self._fds,
             )
             if self._ending:
-                self._process.kill()  # `end` came while it was being started
+                self._process.kill()  # `end` was called while it was being started.
             code = await self._process.wait()
             if self._ending:
                 return
@@ -132,18 +135,21 @@ class Operator:
                 await asyncio.sleep(BACK_OFF_S * 2 ** (quick - 2))
 
     async def kill(self) -> None:
-        """SIGKILL, and wait until it is dead; `keep` starts the next one."""
+        """Send SIGKILL and wait until the operator is dead; `keep` starts the next one."""
         process = self._process
         if process is not None and process.returncode is None:
             process.kill()
             await process.wait()
 
     async def end(self, within_s: float) -> None:
+        """End the operator for good."""
         self._ending = True
         await end(self._process, within_s)
 
 
 class Kubelet:
+    """Keeps the kubelet of a local run running."""
+
     def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self._arguments = arguments
         self._log = log
@@ -152,12 +158,12 @@ class Kubelet:
         self._ending = False
 
     async def keep(self) -> None:
-        """Until `end`. Raises ChildFailed when it dies: all pods are dead then too."""
+        """Run the kubelet until `end`. Raise ChildFailed if it dies: then all pods are dead too."""
         self._process = await start(
             "trainmaster_operator.local.process_kubelet", self._arguments, self._log, signal.SIGTERM, self._environment
         )
         if self._ending:
-            self._process.kill()  # `end` came while it was being started
+            self._process.kill()  # `end` was called while it was being started.
         code = await self._process.wait()
         if not self._ending:
             raise ChildFailed(f"the kubelet ended with {code}: {last_line(self._log)}; see {self._log}")
@@ -168,7 +174,7 @@ class Kubelet:
 
 
 def kill_pod(uid: str) -> None:
-    """SIGKILL to the process group of a pod's agent, as a container's end would be."""
+    """Send SIGKILL to the process group of a pod's agent, as at the end of a container."""
     from trainmaster.contract.wire import environment
 
     mark = f"{environment.POD_UID}={uid}"

@@ -1,7 +1,8 @@
-"""The process tree of a local run: this process holds the store, the display and the control channel's socket; the
+"""The process tree of a local run: this process has the store, the display and the control channel's socket; the
 operator and the kubelet are its children.
 
-Whatever ends, everything ends: the kernel ends both children with this process, and they end what is below them.
+If any of them ends, everything ends: the kernel ends both children together with this process, and they end what is
+below them.
 """
 
 from __future__ import annotations
@@ -52,17 +53,20 @@ from trainmaster_operator.planning.facts.job_state import JobPhase
 
 RANKS_EVERY_S = 1.0
 PRINTED_EVERY_S = 0.1
-REST_CHUNKS = 16  # of 64 KiB: what is shown at the end of what rank 0 printed faster than it could be shown
+# Number of chunks of 64 KiB that are shown at the end of what rank 0 printed faster than it could be shown.
+REST_CHUNKS = 16
 SAVE_STATUS_S = 0.3
 OPERATOR_ENDS_WITHIN_S = 3.0
 KUBELET_ENDS_WITHIN_S = 9.0
-SOCKET_PATH_LIMIT = 80  # of 107, for the names below the folder
+SOCKET_PATH_LIMIT = 80  # Of 107 characters; the rest is for the names below the directory.
 
 STOPPED = 130
-API = "api.sock"  # of the operator: the store
+API = "api.sock"  # The operator's socket of the store.
 
 
 class LocalRun:
+    """A run of a job on this machine, from its start to its end."""
+
     def __init__(self, prepared: Prepared, plain: bool, quiet: bool) -> None:
         """`quiet`: what rank 0 prints is not shown."""
         job = prepared.job
@@ -95,8 +99,10 @@ class LocalRun:
         self._url = f"http://{LOOPBACK}:{port}"
 
     async def run(self) -> int:
-        """Until the job ends, or until it has stopped as asked. Nothing is left running or lying about."""
-        # On disk before anything runs: whatever happens now, the next run knows whose folder this is.
+        """Run until the job ends, or until it has stopped as requested. Return the exit code. No process and no
+        temporary file is left."""
+        # The status is on disk before anything runs, so that the next run knows in every case which job the directory
+        # belongs to.
         try:
             self._folder.write_status(self._resource)
         except OSError as error:
@@ -116,7 +122,7 @@ class LocalRun:
             loop.add_signal_handler(number, self._ask_to_stop, number)
         self._survivors = Survivors()
         self._store.restore({"version": 1, "objects": [self._resource]})
-        # The operator's way to the store may be troubled on purpose, the kubelet's never is.
+        # Faults may be injected between the operator and the store, but never between the kubelet and the store.
         trouble = Trouble()
         server, api = StoreServer(self._store, run_dir / "store.sock"), StoreServer(self._store, run_dir / API, trouble)
         operator, kubelet = self._children(run_dir)
@@ -180,7 +186,7 @@ class LocalRun:
     def _children(self, run_dir: Path) -> tuple[local_processes.Operator, local_processes.Kubelet]:
         out, logs = self._folder.path, self._folder.logs
         fd = self._prepared.control.fileno()
-        variables = {names.OUTPUT_DIR: str(out)}  # for every pod
+        variables = {names.OUTPUT_DIR: str(out)}  # For every pod.
         if self._prepared.pods_as_nodes:
             variables[names.PODS_AS_NODES] = "1"
         devices = self._prepared.devices
@@ -202,7 +208,7 @@ class LocalRun:
             died=self._operator_died,
         )
         python = self._prepared.python
-        shared = os.environ.get(names.ZYGOTE)  # of several runs on this machine
+        shared = os.environ.get(names.ZYGOTE)  # It is shared by several runs on this machine.
         kubelet = local_processes.Kubelet(
             [
                 *("--store", str(run_dir / "store.sock"), "--run-dir", str(run_dir), "--out", str(out)),
@@ -218,7 +224,7 @@ class LocalRun:
     # -- what happens
 
     async def _follow(self) -> None:
-        """Every change of the job, until it has ended or has stopped as asked."""
+        """Follow every change of the job, until it has ended or has stopped as requested."""
         async for event in self._cluster.watch(JOB, "0", self._key[0]):
             if event.object["metadata"]["name"] != self._key[1]:
                 continue
@@ -228,7 +234,7 @@ class LocalRun:
             old, new = self._scene.status, state_of(event.object)
             self._scene.status = new
             self._unsaved.set()
-            self._show_printed()  # last words come before what is said of the end
+            self._show_printed()  # The last output of the rank is shown before the news about the end.
             for piece in news(old, new, scripted=self._scripted):
                 self._display.tell(piece)
                 if piece.word == "failure" and (told := self._teller.explain_traceback(new.lastFailure)) is not None:
@@ -239,7 +245,7 @@ class LocalRun:
                 return
 
     async def _save_status(self) -> None:
-        """status.yaml follows the job, a little late so that many changes are one write."""
+        """Write status.yaml after changes of the job, a little later so that many changes need one write."""
         while True:
             await self._unsaved.wait()
             await asyncio.sleep(SAVE_STATUS_S)
@@ -258,7 +264,8 @@ class LocalRun:
         self._display.tell(News("operator", text, Tone.WARNING))
 
     async def _look_at_ranks(self, operator: local_processes.Operator) -> None:
-        """The ranks' soft state, for the picture and the memory curves only; and whether the operator is back."""
+        """Read what is known about the ranks, for the picture and the memory curves only, and notice when the
+        operator is back."""
         back = OperatorBack()
         url = f"{self._url}/v1/jobs/{self._key[0]}/{self._key[1]}"
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
@@ -271,11 +278,12 @@ class LocalRun:
                             if (told := back.seen(before, self._scene.ranks)) is not None:
                                 self._display.tell(told)
                 except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-                    pass  # the operator is away: the next look will tell
+                    pass  # The operator is away; the next attempt will show it.
                 await asyncio.sleep(RANKS_EVERY_S)
 
     def _see(self, view: Mapping[str, Any]) -> None:
-        """Soft state of the job: its ranks, and what agents tell people. What several of them say is told once."""
+        """Take what is known about the job: its ranks, and messages of agents for people. A message of several
+        agents is shown once."""
         for event in view["events"]:
             said = f"{event['reason']}: {event['message']}"
             if said not in self._said:
@@ -292,8 +300,8 @@ class LocalRun:
             await asyncio.sleep(PRINTED_EVERY_S)
 
     def _show_printed(self, *, wait: bool = False) -> bool:
-        """What rank 0 has printed since, or a part of it. Returns whether there may be more. `wait`: for a terminal
-        that doesn't take it now; while the job runs, nothing waits for a terminal."""
+        """Show what rank 0 has printed since the last call, or a part of it. Return whether there may be more.
+        `wait`: wait for a terminal that is not ready; while the job runs, nothing waits for a terminal."""
         if not wait and not rank_output.is_read(sys.stdout):
             return False
         lines = self._printed.read(self._scene.status)
@@ -303,7 +311,7 @@ class LocalRun:
         return lines is not None
 
     def _show_the_rest(self) -> None:
-        """Once nothing runs any more."""
+        """Show the rest of the output after all processes have ended."""
         chunks = 0
         while self._show_printed(wait=True):
             chunks += 1
@@ -323,13 +331,14 @@ class LocalRun:
         ours = not self._scripted
         how = "saves a checkpoint, then stops" if ours else "your script is asked to stop"
         self._display.tell(News("stopping", f"{name}: {how}; a second one stops the run at once", Tone.WARNING))
-        # The memory store's patch takes effect at once and can't conflict.
+        # A patch of the memory store takes effect at once and cannot conflict.
         self._store.patch(JOB, *self._key, {"spec": {"suspend": True}})
 
     # -- the end
 
     def _conclude(self, failure: BaseException | None, unfired: list[str]) -> int:
-        """Say how it ended, and return the exit code. `unfired`: of each fault that never fired, why."""
+        """Print how the run ended, and return the exit code. `unfired`: for each fault that never happened, the
+        reason."""
         path = self._folder.path
         try:
             self._memory.write(path / MEMORY)
@@ -363,7 +372,7 @@ class LocalRun:
 
 
 def _make_run_dir() -> Path:
-    """0700, and short enough for the sockets in it."""
+    """Return a new directory with mode 0700 and a path that is short enough for the sockets in it."""
     folder = tempfile.mkdtemp(prefix="trainmaster-")
     if len(folder) > SOCKET_PATH_LIMIT:
         os.rmdir(folder)
@@ -372,7 +381,7 @@ def _make_run_dir() -> Path:
 
 
 def _short(path: Path) -> str:
-    """Relative to where the person is, if it lies below."""
+    """Return the path relative to the current directory, if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -1,4 +1,4 @@
-"""A run on this machine that nothing stands against any more: what `run_job` hands to `local_run`."""
+"""A run on this machine that has passed all checks: `run_job` passes it to `local_run`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that nothing stands against any more. `control`: the listening socket of the control channel. `command`:
-    what a person types to go on with it. `devices`: those of the run, which `locks` keeps from other runs."""
+    """A run that has passed all checks. `control`: the listening socket of the control channel. `command`: what a
+    user types to continue it. `devices`: those of the run, which `locks` keeps from other runs."""
 
     job: DistributedTrainingJob
-    resource: dict[str, Any]  # as it goes into the store, with uid and status
+    resource: dict[str, Any]  # As it is put into the store, with uid and status.
     faults: str
     folder: OutputFolder
     control: socket.socket
@@ -30,5 +30,5 @@ class Prepared:
     devices: DevicePlan
     locks: DeviceLocks
     digests: bool = False
-    python: Interpreter | None = None  # that runs the script; None: the job trains by our own trainer
+    python: Interpreter | None = None  # The Python that runs the script; None if the job uses the built-in trainer.
     pods_as_nodes: bool = False

@@ -1,4 +1,4 @@
-"""`trainmaster prove`: does a job, killed again and again, train the same model as one that nobody disturbs?"""
+"""`trainmaster prove`: does a job whose ranks are killed again and again train the same model as one without faults?"""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ STOPPED = 130
 
 @dataclass(frozen=True)
 class ProveOptions:
+    """The arguments of `trainmaster prove`."""
+
     job: Path
     out: Path | None = None
     kills: int = 3
@@ -37,7 +39,8 @@ class ProveOptions:
 
 
 def prove(options: ProveOptions) -> int:
-    """0 when both runs are equal, 1 when they aren't, 130 when it was stopped. Raises Refusal."""
+    """Run the job twice and compare the runs. Return 0 if they are equal, 1 if they are not, 130 if it was stopped.
+    Raise Refusal."""
     if not 1 <= options.kills <= MOST_KILLS:
         raise Refusal(f"--kills {options.kills}: must be 1 to {MOST_KILLS}")
     if not 0 <= options.tolerance < 1:
@@ -51,7 +54,7 @@ def prove(options: ProveOptions) -> int:
     if code == STOPPED:
         return code
     if code:
-        # A refusal has been told by the run itself.
+        # The run itself has printed its refusal.
         raise Refusal(*([] if code == EXIT_CODE else [f"{options.job}: the job fails without any kill, see above"]))
     steps = _steps(out / "calm")
     calm = run_comparison.read(out / "calm")
@@ -86,7 +89,7 @@ def verdict(
     *,
     on_devices: bool = False,
 ) -> Iterator[str]:
-    """Yield what was found, in sentences. `on_devices`: ranks may have computed on CUDA devices."""
+    """Yield sentences about the result. `on_devices`: ranks may have computed on CUDA devices."""
     who = f"{counted(job.spec.world_size, 'rank')}, {counted(steps, 'step')}, {counted(kills, 'kill')}"
     if found is None:
         within = f"to within {tolerance:g}" if tolerance else "bit for bit, and so is every state after every step"
@@ -137,8 +140,9 @@ def _cause(found: Difference, job: DistributedTrainingJob, on_devices: bool) -> 
         yield "  perhaps a state of another module, a file that the script writes, or the time"
     if on_devices:
         yield (
-            "  perhaps a kernel that adds in another order each time. `trainmaster prove` makes kernels deterministic "
-            "in our own loop alone. A script on CUDA devices needs torch.use_deterministic_algorithms(True) and the "
+            "  possible cause: a kernel that sums numbers in a different order each time. `trainmaster prove` makes "
+            "kernels deterministic only in Trainmaster's own trainer. "
+            "A script on CUDA devices needs torch.use_deterministic_algorithms(True) and the "
             "variable CUBLAS_WORKSPACE_CONFIG=:4096:8"
         )
 
@@ -161,10 +165,13 @@ def _ranks(ranks: Sequence[int], world_size: int) -> str:
 
 
 def _faults(chance: random.Random, steps: int, world_size: int, kills: int) -> list[tuple[int, int]]:
-    """(rank, step) of each kill, in the order of steps; never in the last step, after which nothing could differ."""
+    """Return (rank, step) of each kill, ordered by step; never in the last step, after which nothing could differ."""
     choice = range(2, steps)
     if not choice:
-        raise Refusal(f"the job has {counted(steps, 'step')}: at least 3 are expected, for one in between to be lost")
+        raise Refusal(
+            f"the job has {counted(steps, 'step')}, but at least 3 are needed, so that a step between the first "
+            "and the last can be lost"
+        )
     chosen = sorted(chance.sample(choice, min(kills, len(choice))))
     return [(chance.randrange(world_size), step) for step in chosen]
 
@@ -186,7 +193,7 @@ def _why_nothing(job: DistributedTrainingJob) -> str:
 
 
 def _run(options: ProveOptions, out: Path, faults: Sequence[str]) -> int:
-    """One run in a process of its own, which tells of itself as always."""
+    """Run the job once in a process of its own, which prints as always. Return its exit code."""
     command = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(options.job), "--out", str(out)]
     command += ["--fresh", "--digests", "--quiet", *(["--plain"] if options.plain else [])]
     for fault in faults:
@@ -195,7 +202,7 @@ def _run(options: ProveOptions, out: Path, faults: Sequence[str]) -> int:
         while True:
             try:
                 return process.wait()
-            except KeyboardInterrupt:  # it got the same signal, and stops
+            except KeyboardInterrupt:  # The child got the same signal and stops.
                 continue
 
 

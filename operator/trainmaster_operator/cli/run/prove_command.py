@@ -1,4 +1,4 @@
-"""`trainmaster prove`: a job with kills, compared with the same job without."""
+"""`trainmaster prove`: compares a job whose ranks are killed with the same job without faults."""
 
 from __future__ import annotations
 

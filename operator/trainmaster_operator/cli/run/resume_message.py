@@ -1,4 +1,4 @@
-"""How a run goes on with what an earlier one left: what it says when it starts, and when it was stopped."""
+"""How a run continues with what an earlier one left: what it prints when it starts, and when it was stopped."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from trainmaster_operator.planning.facts.job_state import JobState
 
 
 def from_where(spec: JobSpec, status: JobState) -> str:
-    """Where a run begins that goes on. `status`: as the run before left it; a kill may have come between a checkpoint
-    and that, so the rank that has found the newest one tells its step."""
+    """Return where a continued run begins. `status`: as the previous run left it. That run may have been killed
+    between a checkpoint and the write of the status, so the rank that finds the newest checkpoint reports its step."""
     if spec.checkpoint.resume == "Never":
         return "from the first step, since spec.checkpoint.resume is Never"
     if status.checkpoint is not None:
@@ -19,7 +19,7 @@ def from_where(spec: JobSpec, status: JobState) -> str:
 
 
 def how_to_go_on(spec: JobSpec, status: JobState, command: str) -> str:
-    """What a person whose run was stopped may type next, and what that does."""
+    """Return what a user whose run was stopped may type next, and what that does."""
     if spec.checkpoint.resume == "Never":
         return f"To start again from the first step, since spec.checkpoint.resume is Never: {command}"
     if status.checkpoint is not None:

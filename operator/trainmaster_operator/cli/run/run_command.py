@@ -1,4 +1,4 @@
-"""`trainmaster run`: a job on this machine."""
+"""`trainmaster run`: runs a job on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs of one job, one of them with kills: the first step and the first states that differ."""
+"""Compares two runs of one job, one of them with kills: finds the first step and the first states that differ."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 from trainmaster_operator.cli.output_folder import DIGESTS, METRICS
 
-Other = tuple[str, str | None]  # type, digest
+Other = tuple[str, str | None]  # (type, digest).
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one rank's states were at one moment."""
+    """The digests of one rank's states at one moment."""
 
     rank: int
     step: int
     round: int
-    restored: bool  # before the first step of a round, else after `step`
+    restored: bool  # True: before the first step of a round. False: after `step`.
     held: Mapping[str, str]
     others: Mapping[str, Other] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Run:
-    """`records` and `losses` [(step, round, loss)] in the order in which they were written."""
+    """What a run wrote. `records` and `losses` [(step, round, loss)] are in the order in which they were written."""
 
     records: list[Record]
     losses: list[tuple[int, int, Any]]
@@ -38,21 +38,24 @@ class Run:
 
 @dataclass(frozen=True)
 class Difference:
-    """`held`: states that differ, with the ranks on which they do. `losses`: (calm, killed) if those differ."""
+    """The first difference of two runs. `held`: states that differ, with the ranks on which they do. `losses`:
+    (without kills, with kills) if they differ."""
 
     step: int
     round: int
     restored: bool
     held: dict[str, list[int]] = field(default_factory=dict)
     losses: tuple[Any, Any] | None = None
-    resumed: int | None = None  # where that round began; None: nothing had failed yet
-    suspects: dict[str, str] = field(default_factory=dict)  # variable -> type: not kept, and different there
-    unknown: dict[str, str] = field(default_factory=dict)  # variable -> type: not kept, and nobody can tell
-    unseeded: tuple[str, ...] = ()  # states that were different from the start
+    resumed: int | None = None  # The step from which that round resumed; None if nothing had failed yet.
+    # Variable -> type: not in a checkpoint, and different there.
+    suspects: dict[str, str] = field(default_factory=dict)
+    # Variable -> type: not in a checkpoint, and impossible to compare.
+    unknown: dict[str, str] = field(default_factory=dict)
+    unseeded: tuple[str, ...] = ()  # States that differed from the start.
 
 
 def read(out: Path) -> Run:
-    """What a run wrote into its output folder."""
+    """Return what a run wrote into its output folder."""
     records = []
     for file in sorted((out / DIGESTS).glob("rank-*.jsonl")):
         rank = int(file.stem[len("rank-") :])
@@ -64,7 +67,7 @@ def read(out: Path) -> Run:
 
 
 def compare(calm: Run, killed: Run, tolerance: float = 0.0) -> Difference | None:
-    """The first difference; None when there is none. With a tolerance (relative) only losses are compared."""
+    """Return the first difference; None if there is none. With a (relative) tolerance only losses are compared."""
     found = [_losses(calm, killed, tolerance)]
     unseeded = _unseeded(calm, killed)
     if not tolerance:
@@ -78,8 +81,8 @@ def compare(calm: Run, killed: Run, tolerance: float = 0.0) -> Difference | None
 
 
 def _unseeded(calm: Run, killed: Run) -> set[str]:
-    """States that began differently, such as a generator that nobody seeded since nobody uses it: that they differ
-    later says nothing. A model that did shows in its losses."""
+    """Return the states that differed at the start, such as a random generator that is neither seeded nor used. A
+    later difference of such a state means nothing; a model that used it would differ in its losses."""
     first = {r.rank: r for r in calm.records if r.restored and r.step == 0}
     found = set()
     for record in killed.records:
@@ -123,12 +126,13 @@ def _losses(calm: Run, killed: Run, tolerance: float) -> Difference | None:
 
 def _equal(one: Any, other: Any, tolerance: float) -> bool:
     if not tolerance or isinstance(one, str) or isinstance(other, str):
-        return bool(one == other)  # NaN is written as a string
+        return bool(one == other)  # NaN is written as a string.
     return bool(abs(one - other) <= tolerance * max(abs(one), abs(other)))
 
 
 def _explained(calm: Run, killed: Run, found: Difference) -> Difference:
-    """With where the round began, and what had been different there already though no checkpoint keeps it."""
+    """Return the difference with the step where the round began, and with what was different there although no
+    checkpoint contains it."""
     if found.round <= killed.first_round():
         return found
     known = _by_moment(calm.records)
@@ -164,7 +168,7 @@ def _merged(same: list[Difference]) -> Difference:
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Whole lines: whoever was killed while it wrote one left a part."""
+    """Yield complete lines. A process that was killed while it wrote may have left a part of a line."""
     try:
         text = file.read_text()
     except FileNotFoundError:

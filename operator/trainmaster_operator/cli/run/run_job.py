@@ -29,20 +29,22 @@ from trainmaster_operator.planning.facts.job_state import JobPhase
 
 @dataclass(frozen=True)
 class RunOptions:
+    """The arguments of `trainmaster run`."""
+
     job: Path
     out: Path | None = None
     faults: tuple[str, ...] = ()
     port: int = 0
     plain: bool = False
-    quiet: bool = False  # what rank 0 prints is not shown
+    quiet: bool = False  # What rank 0 prints is not shown.
     fresh: bool = False
-    digests: bool = False  # of all states after each step
-    pods_as_nodes: bool = False  # local ranks are numbered in each pod
+    digests: bool = False  # Digests of all states are written after each step.
+    pods_as_nodes: bool = False  # Local ranks are numbered within each pod.
 
 
 def run(options: RunOptions) -> int:
-    """0 when the job succeeded, 1 when it failed, 3 when it succeeded and a fault that was asked for never fired, 130
-    when it was asked to stop. Raises Refusal."""
+    """Run a job. Return 0 if it succeeded, 1 if it failed, 3 if it succeeded and a requested fault never happened,
+    130 if it was stopped. Raise Refusal."""
     prepared = prepare(options)
     if isinstance(prepared, str):
         sys.stdout.write(prepared + "\n")
@@ -58,7 +60,8 @@ def run(options: RunOptions) -> int:
 
 
 def prepare(options: RunOptions) -> Prepared | str:
-    """Everything that can be refused is refused here, before anything is made. A text: there is nothing to do."""
+    """Return a run that has passed all checks, or a text if there is nothing to do. Raise Refusal before anything is
+    created."""
     document, given = load_job(options.job, here=Path.cwd())
     out = (options.out or Path("runs") / given.metadata.name).expanduser().resolve()
     localized = preflight.localized(document.value, Path.cwd(), out)
@@ -108,7 +111,7 @@ def prepare(options: RunOptions) -> Prepared | str:
 
 
 def _choose_python(options: RunOptions, job: DistributedTrainingJob) -> Interpreter:
-    """Raises Refusal when the interpreter of the scripts lacks the job's framework."""
+    """Return the interpreter of the scripts. Raise Refusal if it lacks the job's framework."""
     framework = job.spec.framework.value
     package = PACKAGES.get(framework, "torch")
     chosen = script_interpreter.of_command(job.spec.command(), os.environ.get("PATH", os.defpath), package)
@@ -127,7 +130,7 @@ def _command(options: RunOptions) -> str:
 
 
 def _choose_devices(options: RunOptions, job: DistributedTrainingJob, locks: DeviceLocks) -> DevicePlan:
-    """Raises Refusal when the run asks for devices that it can't get."""
+    """Return the devices of the run. Raise Refusal if the run asks for devices that it cannot get."""
     try:
         need = device_plan.need(job.spec, pods_as_nodes=options.pods_as_nodes)
         present = cuda_devices.present(os.environ) if need is not None else None
@@ -143,16 +146,17 @@ def _choose_devices(options: RunOptions, job: DistributedTrainingJob, locks: Dev
 
 
 def _longer(before: dict[str, Any], job: DistributedTrainingJob) -> bool:
-    """Whether a job that has ended is asked for more steps now."""
+    """Return whether a job that has ended has more steps now."""
     had = (before["spec"].get("training") or {}).get("steps", 0)
     return job.spec.training is not None and job.spec.training.steps > int(had)
 
 
 def _listen(port: int) -> socket.socket:
-    """Raises Refusal when the port is taken or is none."""
+    """Return a listening socket. Raise Refusal if the port is in use or invalid."""
     if not 0 <= port <= 65535:
         raise Refusal(f"--port {port}: must be 0, for any free port, to 65535")
-    from trainmaster_operator.control.http_server import listening_socket  # with aiohttp: not before it is needed
+    # This imports aiohttp, so it is imported only when it is needed.
+    from trainmaster_operator.control.http_server import listening_socket
 
     try:
         return listening_socket(LOOPBACK, port)

@@ -1,4 +1,5 @@
-"""Keeps status.yaml up to date while a run goes on. A disk that takes nothing stops no training, and is told."""
+"""Keeps status.yaml up to date while a run is on. A disk that cannot be written does not stop training; it is
+reported."""
 
 from __future__ import annotations
 
@@ -13,23 +14,23 @@ from trainmaster_operator.cluster.port import Object
 
 
 class Folder(Protocol):
-    """What is asked of the output folder."""
+    """The part of the output folder that is used here."""
 
     def write_status(self, resource: Object) -> None: ...
 
 
 class StatusFile:
-    """`place`: the file, for people. `tell` gets what they should know."""
+    """Writes status.yaml. `place`: the file's name for people. `tell`: called with news for them."""
 
     def __init__(self, folder: Folder, place: str, tell: Callable[[News], None]) -> None:
         self._folder, self._place, self._tell = folder, place, tell
-        # One thread: a slow disk must not stop the store, and of two writes the later one must stay.
+        # One thread, because a slow disk must not stop the store and the later of two writes must win.
         self._thread = ThreadPoolExecutor(1)
         self.stale = ""
         """Why the file tells of an earlier state; "" when it doesn't."""
 
     async def write(self, resource: Object) -> None:
-        """Replace the file. What the disk doesn't take is told once, and the next change is tried again."""
+        """Replace the file. A failure is reported once, and the next change is tried again."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._folder.write_status, resource)
         except OSError as error:
@@ -41,5 +42,5 @@ class StatusFile:
             self.stale = ""
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait until writes under way have ended."""
         self._thread.shutdown()

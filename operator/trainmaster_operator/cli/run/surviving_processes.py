@@ -1,4 +1,4 @@
-"""Names the processes of a run that not even SIGKILL has ended, so that nobody wonders who holds their memory."""
+"""Names the processes of a run that even SIGKILL has not ended, because they still hold memory and devices."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from trainmaster_operator.local import process_tree
 
 
 class Survivors:
-    """Make one before any process of the run is started: this process becomes the parent of those whose own parent ends
-    before them."""
+    """Create one before any process of the run is started: this process becomes the parent of orphans below it."""
 
     def __init__(self) -> None:
         process_tree.adopt_orphans()
         self._before = {process.pid for process in _children()}
 
     def named(self) -> list[str]:
-        """Return one sentence for each process that still exists although all of them have been killed."""
+        """Return one sentence for each process that still exists although all of them were killed."""
         return [_sentence(p.pid) for p in _children() if p.pid not in self._before and not _has_ended(p.pid)]
 
 
@@ -26,7 +25,8 @@ def _children() -> list[process_tree.Process]:
 
 
 def _has_ended(pid: int) -> bool:
-    """A process whose thread waits in the kernel looks like one that has ended, but can't be waited for."""
+    """Return whether the process has ended. One whose thread waits in the kernel looks as if it had, but cannot be
+    waited for."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

@@ -1,1 +1,1 @@
-"""What this machine has for a run: devices, a Python and the trainer."""
+"""What this machine provides for a run: devices, a Python and the trainer."""

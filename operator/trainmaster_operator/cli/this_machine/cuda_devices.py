@@ -1,8 +1,8 @@
-"""The CUDA devices of this machine: which there are, and which of them other runs hold.
+"""The CUDA devices of this machine, and which of them other runs hold.
 
-NVML counts them, the library below nvidia-smi: it comes with the driver, sees only what a container may use, and makes
-no CUDA context, which would take memory of a device as long as this process lives. nvidia-smi is missing in many
-images, and /proc/driver/nvidia/gpus lists devices that a container doesn't have.
+They are counted with NVML, the library below nvidia-smi: it comes with the driver, sees only what a container may use,
+and creates no CUDA context, which would use memory of a device as long as this process lives. nvidia-smi is missing in
+many images, and /proc/driver/nvidia/gpus lists devices that a container does not have.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from trainmaster_operator.local.pod_devices import VISIBLE
 
 NVML = "libnvidia-ml.so.1"
 OTHER_DRIVER = Path("/dev/kfd")
-"""Of AMD's devices, which torch calls CUDA devices, too, and NVML doesn't know."""
+"""Exists if there are AMD devices, which torch also calls CUDA devices and NVML does not know."""
 _UUID_BYTES = 96
 
 
 def present(environ: Mapping[str, str]) -> list[Device] | None:
-    """Return the devices that a process with this environment sees; None: that can't be known without CUDA."""
+    """Return the devices that a process with this environment sees; None if that cannot be known without CUDA."""
     found = uuids()
     if not found and OTHER_DRIVER.exists():
         return None
@@ -61,16 +61,17 @@ def _uuids(nvml: ctypes.CDLL) -> Iterator[str]:
 
 
 class DeviceLocks:
-    """The devices that this process holds. The system releases them when the process ends, however it ends."""
+    """The devices that this process holds. The system releases them when the process ends in any way."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: where the locks of all runs of this user lie, one file for each device."""
+        """`folder`: the directory with the locks of all runs of this user, one file for each device."""
         self._folder = folder
         self._held: list[int] = []
 
     @contextmanager
     def choosing(self) -> Iterator[None]:
-        """Wait until no other run chooses its devices. Two that choose at once could each take what both need."""
+        """Wait until no other run chooses its devices. Two runs that choose at the same time could each take a part
+        of what both need."""
         fd = self._open("choosing")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -79,7 +80,7 @@ class DeviceLocks:
             os.close(fd)
 
     def take(self, devices: Sequence[Device], most: int) -> list[Device]:
-        """Return the first `most` of the devices that no other process holds, and hold them. Raises Refusal."""
+        """Return the first `most` of the devices that no other process holds, and hold them. Raise Refusal."""
         free: list[Device] = []
         for device in devices:
             if len(free) == most:
@@ -95,7 +96,7 @@ class DeviceLocks:
         return free
 
     def release(self) -> None:
-        """Let other runs have the devices."""
+        """Release the devices."""
         while self._held:
             os.close(self._held.pop())
 
@@ -111,7 +112,8 @@ class DeviceLocks:
 
 
 def lock_folder(environ: Mapping[str, str]) -> Path:
-    """Return where the runs of this user lock devices: the user's runtime folder, or else one below /tmp."""
+    """Return the directory in which the runs of this user lock devices: the user's runtime directory, or else one
+    below /tmp."""
     user = os.getuid()
     for runtime in (environ.get("XDG_RUNTIME_DIR"), f"/run/user/{user}"):
         if runtime and os.access(runtime, os.W_OK | os.X_OK):

@@ -1,4 +1,4 @@
-"""Which CUDA devices of this machine a run gets: `cuda_devices` finds and locks them, and this decides what to do."""
+"""Which CUDA devices of this machine a run gets. `cuda_devices` finds and locks them; this module decides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RESOURCES = ("spec", "workers", "template", "spec", "containers", 0, "resources
 
 
 class NoDevices(Exception):
-    """The run asks for devices that it can't get."""
+    """The run asks for devices that it cannot get."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -27,7 +27,7 @@ class NoDevices(Exception):
 
 @dataclass(frozen=True)
 class Device:
-    """`name`: what CUDA_VISIBLE_DEVICES calls it. `uuid`: which device it is, whatever it is called."""
+    """A CUDA device. `name`: its name in CUDA_VISIBLE_DEVICES. `uuid`: its identity, whatever its name."""
 
     name: str
     uuid: str
@@ -35,10 +35,11 @@ class Device:
 
 @dataclass(frozen=True)
 class Need:
-    """Devices that a run asks for.
+    """The devices that a run asks for.
 
-    `least`: it computes on the CPU with fewer. `most`: it can't use more. `each`: devices of each pod, which counts as
-    a node then; 0: all ranks see all devices. `explicit`: the template says how many. `who`: who needs them, in words.
+    `least`: with fewer devices it computes on the CPU. `most`: it cannot use more. `each`: number of devices of each
+    pod, which then counts as a node; 0: all ranks see all devices. `explicit`: the template gives the number. `who`:
+    who needs them, in words.
     """
 
     least: int
@@ -51,20 +52,20 @@ class Need:
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """`names`: the devices of the run; (): none; None: pods see what this process sees. `words`: what a person is told;
-    "" where there is nothing to tell. `each`: as in Need."""
+    """The devices that a run gets. `names`: (): none; None: pods see what this process sees. `words`: a message for
+    people, or "". `each`: as in Need."""
 
     names: tuple[str, ...] | None = None
     words: str = ""
     each: int = 0
 
     def news(self) -> News:
-        """Return what the run tells of its devices."""
+        """Return the news about the devices of the run."""
         return News("devices", self.words, Tone.PLAIN if self.names else Tone.WARNING)
 
 
 def need(spec: JobSpec, *, pods_as_nodes: bool = False) -> Need | None:
-    """Return what the job needs; None: its template says itself which devices its pods see. Raises NoDevices."""
+    """Return what the job needs; None if its template itself says which devices its pods see. Raise NoDevices."""
     workers = spec.workers
     if any(variable.get("name") == VISIBLE for variable in spec.container().get("env") or []):
         return None
@@ -81,7 +82,7 @@ def need(spec: JobSpec, *, pods_as_nodes: bool = False) -> Need | None:
 
 
 def _of_template(spec: JobSpec) -> int | None:
-    """Return how many devices the template asks for; None: it doesn't say. Raises NoDevices."""
+    """Return how many devices the template asks for; None if it does not say. Raise NoDevices."""
     resources = spec.container().get("resources")
     for kind in ("limits", "requests"):
         amounts = resources.get(kind) if isinstance(resources, dict) else None
@@ -95,10 +96,10 @@ def _of_template(spec: JobSpec) -> int | None:
 
 
 def named(uuids: Sequence[str], visible: str | None) -> list[Device]:
-    """Return the devices that a process sees which finds `visible` in CUDA_VISIBLE_DEVICES.
+    """Return the devices of a process that has `visible` in CUDA_VISIBLE_DEVICES.
 
-    As CUDA reads it: numbers, UUIDs or their beginnings; an unknown name hides all behind it, and a device that is
-    named twice hides all. `uuids`: of the machine's devices, in their order.
+    CUDA reads it as numbers, UUIDs or their beginnings. An unknown name hides everything after it, and a device that is
+    named twice hides all devices. `uuids`: of the machine's devices, in their order.
     """
     if visible is None:
         return [Device(str(number), uuid) for number, uuid in enumerate(uuids)]
@@ -115,13 +116,13 @@ def _uuid(uuids: Sequence[str], name: str) -> str | None:
     if name.isdigit():
         return uuids[int(name)] if int(name) < len(uuids) else None
     if name.startswith("MIG-"):
-        return name  # a part of a device, which isn't among them
+        return name  # It is a part of a device, which is not in the list.
     matching = [uuid for uuid in uuids if uuid.startswith(name)] if name.startswith("GPU-") else []
     return matching[0] if len(matching) == 1 else None
 
 
 def _shortage(need: Need, present: int, free: int) -> str:
-    """Return in words how many devices there are, and for whom. `free`: how many of them no other run holds."""
+    """Return in words how many devices there are, and for whom. `free`: the number of those that no other run holds."""
     if present == free:
         return f"there {'is' if free == 1 else 'are'} {counted(free, 'CUDA device')} here {need.who}"
     there = f"the {counted(present, 'CUDA device')} here"
@@ -129,13 +130,13 @@ def _shortage(need: Need, present: int, free: int) -> str:
 
 
 def decide(need: Need | None, present: Sequence[Device] | None, free: Sequence[Device]) -> DevicePlan:
-    """Return what a run gets. Raises NoDevices if it asks for devices that it can't get.
+    """Return what a run gets. Raise NoDevices if it asks for devices that it cannot get.
 
-    `present`: the devices that this process sees; None: that isn't known. `free`: those of them that no other run
-    holds, need.most at most.
+    `present`: the devices that this process sees; None if unknown. `free`: those of them that no other run holds, at
+    most need.most.
     """
     if need is not None and need.asked == "MPS":
-        words = "MPS can't be used: it has no float64, in which losses are summed; use CPU"
+        words = "MPS cannot be used, because losses are summed in float64, which MPS does not have; use CPU"
         raise NoDevices(Problem(_DEVICE, words))
     if need is None or present is None:
         return DevicePlan(each=need.each if need is not None else 0)
@@ -143,7 +144,8 @@ def decide(need: Need | None, present: Sequence[Device] | None, free: Sequence[D
         return DevicePlan(() if present else None, each=need.each)
     if need.least <= len(free):
         names = tuple(device.name for device in free)
-        # Devices are tried in their order: those before the last free one that aren't free are held by others.
+        # Devices are tried in their order, so devices before the last free one that are not free are held by other
+        # runs.
         tried = present[: present.index(free[-1]) + 1]
         others = [device.name for device in tried if device not in free]
         words = f"CUDA {_listed(names)}" + (f"; another run holds {_listed(others)}" if others else "")

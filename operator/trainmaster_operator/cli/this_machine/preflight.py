@@ -1,4 +1,4 @@
-"""What must be true on this machine before a local run starts: paths exist, made absolute for the pods."""
+"""Checks of this machine before a local run starts: paths exist, and they are made absolute for the pods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _RESTART = ("spec", "workers", "restartCommand")
 
 
 def localized(document: dict[str, Any], directory: Path, out: Path) -> dict[str, Any]:
-    """A valid job with the paths that `directory` completes, and with its checkpoints in the output folder."""
+    """Return a valid job with absolute paths, completed by `directory`, and with its checkpoints in the output
+    directory."""
     job: dict[str, Any] = copy.deepcopy(document)
     job.pop("status", None)
     job["metadata"].setdefault("namespace", "default")
@@ -38,7 +39,7 @@ def localized(document: dict[str, Any], directory: Path, out: Path) -> dict[str,
         if part is not None and not part["data"]["path"].startswith("@"):
             part["data"]["path"] = str(_absolute(part["data"]["path"], directory))
     checkpoint = spec.setdefault("checkpoint", {})
-    # A directory on a volume of the cluster is none of this machine's.
+    # A directory on a volume of the cluster does not exist on this machine.
     given = None if checkpoint.pop("volume", None) else checkpoint.get("directory")
     checkpoint["directory"] = str(_absolute(given or str(out / "checkpoints"), directory))
     if checkpoint.get("resume", "Auto") not in ("Auto", "Never"):
@@ -50,9 +51,9 @@ def localized(document: dict[str, Any], directory: Path, out: Path) -> dict[str,
 
 
 def problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
-    """Yield everything that would fail at once on this machine, where `directory` completes paths.
+    """Yield everything that would fail at once on this machine. `directory` completes relative paths.
 
-    spec: fields that are wrong may be absent (`partial_model`); what needs these is not looked at.
+    `spec`: invalid fields may be absent (`partial_model`); checks that need them are skipped.
     """
     checks = (
         _suspended,
@@ -69,11 +70,11 @@ def problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
 
 def _suspended(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     if spec.suspend:
-        yield Problem(("spec", "suspend"), "is true: a suspended job doesn't run; leave it out")
+        yield Problem(("spec", "suspend"), "is true, and a suspended job does not run; remove the field")
 
 
 def _of_clusters(spec: JobSpec, directory: Path) -> Iterator[Problem]:
-    """What only an operator on a cluster obeys."""
+    """Yield fields that only an operator on a cluster uses."""
     if spec.ttlSecondsAfterFinished is not None:
         words = "only a cluster deletes finished jobs, a run on this machine keeps its output folder; leave it out"
         yield Problem(("spec", "ttlSecondsAfterFinished"), words)
@@ -95,7 +96,7 @@ def _data_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
 
 
 def _device_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
-    """Whether other runs hold its devices is found out when the job runs."""
+    """Yield problems with devices. Whether other runs hold the devices is found out when the job runs."""
     if any(pod_template.problems(spec.workers.template)):
         return
     try:
@@ -129,7 +130,7 @@ def _command_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
 
 
 def _of_command(argv: list[str], folder: Path) -> Iterator[str]:
-    """What would fail at once in a command that is run in a folder of this machine."""
+    """Yield what would fail at once in a command that runs in a directory of this machine."""
     if not argv:
         return
     try:
@@ -143,7 +144,7 @@ def _of_command(argv: list[str], folder: Path) -> Iterator[str]:
             yield str(refusal)
             return
     except LaunchRefused:
-        return  # `job_validation` tells it
+        return  # `job_validation` reports it.
     program, entry = command.argv[0], command.entry
     if program not in _BARE and not shutil.which(program, path=None) and not (folder / program).is_file():
         yield f"no program {argv[0] if argv[0] == program else program} is found"

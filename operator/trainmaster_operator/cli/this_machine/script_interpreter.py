@@ -1,4 +1,4 @@
-"""Which Python runs the scripts of a local run: that of the person's PATH where it has the framework, or our own."""
+"""Which Python runs the scripts of a local run: the one in the user's PATH if it has the framework, or our own."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ print("\\n" + json.dumps([sys.executable, sys.version.split()[0], found]))
 
 @dataclass(frozen=True)
 class Interpreter:
-    """`path`: what `python` means in a command; "": the interpreter of Trainmaster. `words`: which it is, and why.
-    `lacks`: it is known to be without the package that was asked for."""
+    """The Python for scripts. `path`: what `python` means in a command; "": the interpreter of Trainmaster. `words`:
+    which one it is, and why. `lacks`: it is known to lack the requested package."""
 
     path: str
     words: str
@@ -40,15 +40,15 @@ class Interpreter:
 
 
 def of_command(command: Sequence[str], search: str, package: str = "torch") -> Interpreter:
-    """Return the interpreter that `python` means, with words about the one that runs a command. search, package: as
-    below."""
+    """Return the interpreter that `python` means, with words about the one that runs a command. `search`, `package`:
+    as in `choose`."""
     chosen = choose(search, package)
     try:
         program = parse(list(command)).argv[0]
     except LaunchRefused:
         return chosen
     if not is_python(program):
-        return replace(chosen, lacks=False)  # nobody knows which Python it starts, if any
+        return replace(chosen, lacks=False)  # It is unknown which Python the program starts, if any.
     if program in ("python", "python3", f"python3.{sys.version_info.minor}"):
         return chosen
     return replace(chosen, words=f"scripts run by {program}, which the command names", lacks=False)
@@ -56,7 +56,7 @@ def of_command(command: Sequence[str], search: str, package: str = "torch") -> I
 
 @functools.cache
 def choose(search: str, package: str = "torch") -> Interpreter:
-    """Return the interpreter that ranks run. search: the person's PATH. package: that it must have."""
+    """Return the interpreter that ranks run. `search`: the user's PATH. `package`: a package that it must have."""
     own = sys.executable
     lacks = importlib.util.find_spec(package) is None
     found = shutil.which("python", path=search) or shutil.which("python3", path=search)
@@ -88,7 +88,7 @@ def _described(own: str, package: str) -> str:
 
 
 def _probe(program: str, package: str) -> tuple[str, str, str] | None:
-    """(path, version, version of the package or "") of an interpreter; None if it can't be run."""
+    """Return (path, version, version of the package or "") of an interpreter; None if it cannot be run."""
     try:
         done = subprocess.run(
             [program, "-c", _PROBE, package], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S

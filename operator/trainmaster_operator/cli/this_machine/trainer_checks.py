@@ -1,7 +1,7 @@
-"""What the trainer itself says of a job: the open maps of options, and the data, where the trainer is at hand.
+"""Checks of a job by the trainer itself, if it is installed: the open maps of options, and the data.
 
-The trainer is imported by name and only if it is installed: the operator's image has none. Neither torch nor numpy
-comes along.
+The trainer is imported by name and only if it is installed, because the operator's image has none. Neither torch nor
+numpy is imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TRAINING: Path = ("spec", "training")
 
 
 def trainer(module: str) -> ModuleType | None:
-    """Return a module of the trainer, by its full name; None where the trainer isn't installed."""
+    """Return a module of the trainer, by its full name; None if the trainer is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError:
@@ -29,9 +29,9 @@ def trainer(module: str) -> ModuleType | None:
 
 
 def option_problems(training: Any) -> Iterator[Problem]:
-    """Models, sources and their options that the trainer doesn't know; `training` as a person wrote it.
+    """Yield models, sources and their options that the trainer does not know. `training`: as a person wrote it.
 
-    What the models of the job refuse is told elsewhere and skipped here.
+    What the models of the job refuse is reported elsewhere and skipped here.
     """
     models, data = trainer("trainmaster.models"), trainer("trainmaster.data")
     evaluation = training.get("evaluation") if isinstance(training, dict) else None
@@ -51,7 +51,7 @@ def option_problems(training: Any) -> Iterator[Problem]:
 
 
 def layout_problems(training: TrainingSpec) -> Iterator[Problem]:
-    """Parallelism and data that the model doesn't allow. `training` has valid options."""
+    """Yield parallelism and data that the model does not allow. `training` has valid options."""
     layout = trainer("trainmaster.models.layout")
     if layout is not None:
         yield from _problems(partial(layout.validate, training))
@@ -61,14 +61,16 @@ def layout_problems(training: TrainingSpec) -> Iterator[Problem]:
 
 
 def checkpoint_problems(training: TrainingSpec, saved: Any, directory: Any) -> Iterator[Problem]:
-    """A checkpoint of another model: `saved` is what its manifest says of it. `training` has valid options."""
+    """Yield the differences of a checkpoint of another model. `saved`: the model in its manifest. `training` has
+    valid options."""
     models = trainer("trainmaster.models")
     if models is not None and isinstance(saved, dict):
         yield from _problems(partial(models.check_same, saved, training.model, f"checkpoint {directory}"))
 
 
 def data_problems(training: TrainingSpec, world_size: int) -> Iterator[Problem]:
-    """Data that isn't there, or doesn't fill a global batch. `training` has valid options and an absolute path."""
+    """Yield data that does not exist or does not fill a global batch. `training` has valid options and an absolute
+    path."""
     data = trainer("trainmaster.data")
     if data is None:
         return
@@ -80,8 +82,8 @@ def data_problems(training: TrainingSpec, world_size: int) -> Iterator[Problem]:
 
 
 def unigram_entropy(training: TrainingSpec, at_most: int | None = None) -> float | None:
-    """Nats per token of the text's own byte frequencies, or of a sample of `at_most` bytes; None for other data, or
-    without the trainer."""
+    """Return the entropy of the text's byte frequencies in nats per token, or that of a sample of `at_most` bytes;
+    None for other data, or without the trainer."""
     data = trainer("trainmaster.data")
     if data is None or training.data.source != "text":
         return None
@@ -89,7 +91,8 @@ def unigram_entropy(training: TrainingSpec, at_most: int | None = None) -> float
 
 
 def _problems(check: Callable[[], Any], above: Path = _TRAINING) -> Iterator[Problem]:
-    """Each line of a refusal has the place before a colon: `model.options.layers: why`. `above`: where places are."""
+    """Yield a problem for each line of a refusal, which has the place before a colon: `model.options.layers: why`.
+    `above`: the path of these places."""
     errors = importlib.import_module("trainmaster.errors")
     try:
         check()

@@ -1,4 +1,5 @@
-"""The parts of the trainer that import torch: run in a process of their own, so that the command line needn't."""
+"""Parts of the trainer that import torch. They run in a process of their own, so that the command line need not
+import torch."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from trainmaster_operator.cli.refusal import Refusal, why
 
 
 def check_installed(verb: str, *libraries: str) -> None:
-    """Raises Refusal when torch, or one of these libraries, isn't there."""
+    """Raise Refusal if torch, or one of these libraries, is not installed."""
     missing = [library for library in ("torch", *libraries) if importlib.util.find_spec(library) is None]
     if missing:
         raise Refusal(
@@ -23,9 +24,9 @@ def check_installed(verb: str, *libraries: str) -> None:
 
 
 def check_file(option: str, file: Path | None) -> None:
-    """Raises Refusal when this file can't be written; leaves nothing behind."""
+    """Raise Refusal if this file cannot be written; leave nothing behind."""
     if file is None or (file.exists() and not file.is_file() and not file.is_dir()):
-        return  # a pipe or a device: opening it would do something
+        return  # It is a pipe or a device, and opening it would have an effect.
     folder = file.absolute().parent
     if not folder.is_dir():
         raise Refusal(f"{option} {file}: there is no folder {folder}")
@@ -40,7 +41,8 @@ def check_file(option: str, file: Path | None) -> None:
 
 
 def run(module: str, arguments: Iterable[str], given: bytes | None = None, threads: int | None = None) -> int:
-    """The exit code of a module of `trainmaster.tools`. given: its input; threads: of each of its processes."""
+    """Run a module of `trainmaster.tools` and return its exit code. `given`: its input. `threads`: number of threads
+    of each of its processes."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)} if threads else None
     command = [sys.executable, "-m", f"trainmaster.tools.{module}", *arguments]
     return subprocess.run(command, input=given, env=environment, check=False).returncode

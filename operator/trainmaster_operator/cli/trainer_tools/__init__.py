@@ -1,1 +1,1 @@
-"""Commands for models, data and shells, most of them carried out by the trainer."""
+"""Commands for models, data and shells. The trainer carries out most of them."""

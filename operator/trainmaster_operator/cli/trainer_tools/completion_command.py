@@ -1,4 +1,4 @@
-"""`trainmaster completion`: what a shell needs to complete commands and options."""
+"""`trainmaster completion`: prints a script with which a shell completes commands and options."""
 
 from __future__ import annotations
 

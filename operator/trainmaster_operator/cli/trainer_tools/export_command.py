@@ -1,4 +1,4 @@
-"""`trainmaster export`: a checkpoint of a Llama goes to Hugging Face's format."""
+"""`trainmaster export`: converts a checkpoint of a Llama to Hugging Face's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster import`: a Llama in Hugging Face's format becomes a checkpoint."""
+"""`trainmaster import`: converts a Llama in Hugging Face's format to a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster parity`: each kind of parallelism, compared with one process."""
+"""`trainmaster parity`: compares each kind of parallelism with one process."""
 
 from __future__ import annotations
 

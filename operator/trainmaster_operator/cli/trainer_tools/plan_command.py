@@ -1,4 +1,4 @@
-"""`trainmaster plan`: the parallel layouts of a job."""
+"""`trainmaster plan`: lists the parallel layouts of a job."""
 
 from __future__ import annotations
 

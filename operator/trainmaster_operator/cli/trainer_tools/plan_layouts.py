@@ -1,4 +1,4 @@
-"""`trainmaster plan`: the layouts that a job may have, by the trainer."""
+"""`trainmaster plan`: the layouts that a job can have, computed by the trainer."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ from trainmaster_operator.planning.facts.change import counted
 
 @dataclass(frozen=True)
 class PlanOptions:
+    """The arguments of `trainmaster plan`."""
+
     job: Path
-    ranks: int | None  # None: the job's
-    memory: str | None  # of a rank, as a quantity
-    tflops: float | None  # of a rank, 10^12 operations a second; None: as measured on this machine
-    bandwidth: float | None  # of a rank, 10^9 bytes a second; None: the same
-    between_nodes: float | None  # of a rank to ranks on other nodes, 10^9 bytes a second; None: as within a node
+    ranks: int | None  # None: the job's number.
+    memory: str | None  # Memory of a rank, as a Kubernetes quantity.
+    tflops: float | None  # Speed of a rank, in 10^12 operations per second; None: as measured on this machine.
+    bandwidth: float | None  # What a rank can send, in 10^9 bytes per second; None: as measured on this machine.
+    # What a rank can send to ranks on other nodes, in 10^9 bytes per second; None: as within a node.
+    between_nodes: float | None
     top: int
-    measure: int  # of the best ones, by real processes
+    measure: int  # Number of the best layouts that are measured with real processes.
     json: Path | None
 
 
 def plan(options: PlanOptions) -> int:
-    """Raises Refusal."""
+    """List the layouts of a job. Return the exit code. Raise Refusal."""
     _check(options)
     config, workers = load_training(options.job)
     if config is None:
@@ -42,8 +45,8 @@ def plan(options: PlanOptions) -> int:
         )
     if config.outer is not None:
         raise Refusal(
-            f"{options.job}: spec.training.parallelism.island {config.parallelism.island}: layouts are compared within "
-            f"one island; without island and communication.outer, and with --ranks of one island, they can be"
+            f"{options.job}: spec.training.parallelism.island {config.parallelism.island}: to compare layouts, "
+            f"remove island and communication.outer, and set --ranks to the number of ranks of one island"
         )
     trainer_process.check_installed("plan")
     ranks = workers.replicas * workers.ranksPerPod if options.ranks is None else options.ranks

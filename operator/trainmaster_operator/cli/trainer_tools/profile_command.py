@@ -1,4 +1,4 @@
-"""`trainmaster profile`: a timeline of the next steps."""
+"""`trainmaster profile`: records a timeline of the next steps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`trainmaster profile WHAT`: have all ranks of a running training record its next steps.
+"""`trainmaster profile WHAT`: lets all ranks of a running training record their next steps.
 
-The operator has no part in it. The request is a file where rank 0 looks: in a run's output folder, or in the folder of
-the agent of rank 0's pod, which one writes to by the right to `pods/exec`.
+The operator has no part in it. The request is a file that rank 0 reads: in a run's output folder, or in the
+directory of the agent of rank 0's pod, to which the right to `pods/exec` gives access.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainmaster_operator.cli.stored_state import state_of
 
 
 def profile(what: str, steps: int, where: Where) -> int:
-    """Raises Refusal when nothing can be recorded."""
+    """Request the recording. Return 0. Raise Refusal if nothing can be recorded."""
     if not 1 <= steps <= profile_request.MOST:
         raise Refusal(f"--steps {steps}: must be 1 to {profile_request.MOST}")
     out = run_or_job.of(what, where)
@@ -32,7 +32,7 @@ def profile(what: str, steps: int, where: Where) -> int:
 
 
 def of_run(out: Path, steps: int) -> int:
-    """Raises Refusal when there is no run, or none that goes on."""
+    """Request the recording of a run. Return 0. Raise Refusal if there is no run, or if it is not running."""
     resource = output_folder.read_run(out)
     if not output_folder.is_held(out):
         raise Refusal(f"{out}: this run is not running now; trainmaster run starts or continues it")
@@ -49,7 +49,7 @@ async def _profile(where: Where, name: str, steps: int) -> int:
 
 
 async def of_job(target: Target, name: str, steps: int, in_pod: Exec) -> str:
-    """What rank 0's agent says. Raises Refusal."""
+    """Request the recording of a job, and return the answer of rank 0's agent. Raise Refusal."""
     job = await find(target, name)
     _check(job, f"{target.namespace}/{name}")
     pods = await newest_pods(target, job)

@@ -1,4 +1,4 @@
-"""`trainmaster completion`: scripts that complete the command line in a shell, made from its parser."""
+"""`trainmaster completion`: scripts with which a shell completes the command line, made from the parser."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from trainmaster_operator.cli.common_options import Completes, completed
 from trainmaster_operator.cli.fault_injection import fault_kinds
 
 Values = Completes | Sequence[str]
-"""What is offered as a value: a kind, or words."""
+"""The values that a shell offers: a kind, or a list of words."""
 
 
 @dataclass(frozen=True)
 class Option:
+    """An option of a command."""
+
     names: Sequence[str]
-    values: Values | None  # None: the option takes no value
+    values: Values | None  # None: the option takes no value.
     line: str
 
 
 @dataclass(frozen=True)
 class Command:
-    """`positions`: the values of its arguments without a name; `repeats`: the last of them can be repeated."""
+    """A command. `positions`: the values of its arguments without a name. `repeats`: the last of them can be
+    repeated."""
 
     name: str
     line: str
@@ -35,7 +38,7 @@ class Command:
 
 
 def completion(shell: str) -> int:
-    """Print the script for a shell."""
+    """Print the script for a shell. Return 0."""
     sys.stdout.write(script(shell))
     return 0
 
@@ -47,7 +50,7 @@ def script(shell: str) -> str:
 
 
 def described() -> list[Command]:
-    """Return all commands as the parser has them."""
+    """Return all commands with their options, as the parser defines them."""
     (added,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
     lines = {name: line for group in command_table.GROUPS.values() for name, line in group.items()}
     return [_command(name, line, added.choices[name]) for name, line in lines.items()]
@@ -235,12 +238,12 @@ def _fish_kind(values: Values) -> str:
 
 
 def _faults() -> list[str]:
-    """The kinds, each with the colon that its keys follow."""
+    """Return the kinds of faults, each with the colon that precedes its keys."""
     return [f"{kind}:" for kind in fault_kinds.names()]
 
 
 def _quoted(text: str) -> str:
-    """As one word of bash or zsh."""
+    """Return a text as one word of bash or zsh."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 

@@ -1,4 +1,4 @@
-"""`trainmaster tokenize`: texts become numbers."""
+"""`trainmaster tokenize`: converts texts to token numbers."""
 
 from __future__ import annotations
 

@@ -28,7 +28,10 @@ def changed(status: JobState, *events: PlannedEvent, **fields: Any) -> Change:
 
 def known_condition(status: JobState, kind: str) -> Condition | None:
     """Return the condition of this type in the status, or None if it has none."""
-    return next((c for c in status.conditions if c.type == kind), None)
+    for known in status.conditions:  # A loop, because each pass asks some ten times.
+        if known.type == kind:
+            return known
+    return None
 
 
 def condition(status: JobState, kind: str, holds: bool, reason: str, message: str, now: float) -> Condition:

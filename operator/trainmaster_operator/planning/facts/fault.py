@@ -93,7 +93,7 @@ def of_verdict(view: View, agent: AgentRecord, verdict: Verdict, *, fatal: bool 
     detect = min(verdict.age_s, agent.verdict_age_s)
     return Fault(
         cause=verdict.cause,
-        message=verdict.message or (verdict.last_lines[-1] if verdict.last_lines else "no last words"),
+        message=verdict.message or (verdict.last_lines[-1] if verdict.last_lines else "the rank left no message"),
         slots=(agent.slot,),
         floor=floor,
         fatal=fatal,

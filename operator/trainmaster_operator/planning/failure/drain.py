@@ -57,5 +57,5 @@ def _why(view: View, slot: int) -> str:
     if pod is None:
         return f"the pod of slot {slot} was deleted"
     if pod.disruption:
-        return f"pod {pod.name} was told to end ({pod.disruption})"
-    return f"pod {pod.name} was deleted" if pod.deleting else f"pod {pod.name} was told to end"
+        return f"the cluster terminates pod {pod.name} ({pod.disruption})"
+    return f"pod {pod.name} was deleted" if pod.deleting else f"pod {pod.name} is being terminated"

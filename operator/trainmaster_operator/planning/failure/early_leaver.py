@@ -52,4 +52,5 @@ def _first(view: View) -> tuple[AgentRecord, RankReport, str] | None:
     agent, rank = min(gone, key=lambda each: (each[1].step, each[1].rank))
     who = f"rank {rank.rank}" if len(gone) == 1 else f"rank {rank.rank} (and {len(gone) - 1} more)"
     where = f" after step {rank.step}" if rank.step else " before its first step" if view.highest_step() else ""
-    return agent, rank, f"{who} ended with exit code 0{where} while {others} other{'s' if others > 1 else ''} went on"
+    rest = "1 other rank was" if others == 1 else f"{others} other ranks were"
+    return agent, rank, f"{who} ended with exit code 0{where}, while {rest} still training"

@@ -1,4 +1,4 @@
-"""Which of several failures is the one to answer: the first cause, never the cascade behind it."""
+"""Which of several failures is the one to answer: the first cause, never its consequences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster_operator.planning.failure import drain, early_leaver, pod_diffe
 from trainmaster_operator.planning.liveness import agents, hang, straggler
 
 CASCADE_WAIT_S = 1.0
-"""How long ranks that only lost a peer wait for the word of the peer's own agent."""
+"""Seconds for which verdicts of ranks that only lost a peer wait for the report of the peer's own agent."""
 
 
 def find_first_cause(view: View) -> Fault | None:
@@ -40,7 +40,7 @@ def find_first_cause(view: View) -> Fault | None:
     if found is not None:
         return found
     if not causes and (silent := agents.lost(view)) is not None:
-        return silent  # which is what the others lost
+        return silent  # This silence is the peer that the other ranks lost.
     if repetition.waits_for_others(view, verdicts):
         return None
     lost = [] if causes else _cascade(view, verdicts)
@@ -96,7 +96,7 @@ def _store_lost(view: View) -> Fault | None:
             pod = view.pods[agent.slot]
             return Fault(
                 cause=Cause.STORE_LOST,
-                message=f"the store of round {view.status.round} is gone from {pod.name if pod else 'its pod'}",
+                message=f"{pod.name if pod else 'its pod'} no longer has the store of round {view.status.round}",
                 slots=(agent.slot,),
                 pod=pod.name if pod else "",
                 node=pod.node if pod else "",

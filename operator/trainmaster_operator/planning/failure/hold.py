@@ -13,7 +13,7 @@ from trainmaster_operator.planning.failure import failure_budget
 from trainmaster_operator.planning.lifecycle import revision, suspend
 from trainmaster_operator.planning.rounds import open_round
 
-WAY_OUT = "suspend and resume the job to go on"
+WAY_OUT = "suspend and resume the job to continue it"
 
 
 def held(view: View, fault: Fault) -> Change:
@@ -35,6 +35,6 @@ def release(view: View) -> Change | None:
     longer count."""
     if not view.spec.suspend and not revision.restart_asked(view):
         return None
-    change = suspend.stopped(view, "it was held, and nothing had to be saved")
+    change = suspend.stopped(view, "the job was held, so there was nothing to save")
     spent = failure_budget.cleared(view.status.spent)
     return Change(change.status.model_copy(update={"spent": spent}), change.events)

@@ -1,4 +1,4 @@
-"""Which evidence counts first, and what a failure leads to: the recovery ladder.
+"""What a failure leads to: the recovery ladder.
 
 The rungs are: restart processes in place, replace the pod, replace all pods, shrink, fail. A rule of the job may decide
 otherwise. Whatever the rung, one status write holds all of it: the new round or incarnations, the count and the record.
@@ -83,10 +83,10 @@ def _by_cause(view: View, fault: Fault) -> Change:
         return fail(view, fault, f"{_ADVICE[Cause.FENCED]}: {fault.message}")
     divisor = retry.halved(view, fault)
     if divisor is not None:
-        return _free_restart(view, fault, f"with micro-batches {divisor} times smaller", microDivisor=divisor)
+        return _free_restart(view, fault, f"with micro-batches of 1/{divisor} of their size", microDivisor=divisor)
     tried = repetition.restarts_in_vain(view, fault)
     if repetition.is_certain(tried):
-        # Fewer pods share the data in another way, so where the job allows them they are still worth a try.
+        # With fewer pods the data is shared differently, so shrinking may still help where the job allows it.
         return elastic.shrink(view, fault) or fail(view, fault, repetition.explain_end(view, tried, fault))
     if not tried:
         return _climb(view, fault, fault.floor)
@@ -107,11 +107,11 @@ def _climb(view: View, fault: Fault, floor: Rung, how: str = "") -> Change:
     r = view.status.restarts
     tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
     again = (
-        f"; the failure before was the same, also after step {fault.step}"
+        f"; the previous failure was the same, after the same step {fault.step}"
         if repetition.is_last_again(view, fault)
         else ""
     )
-    return fail(view, fault, f"the recovery budget is spent after {tried}{again}: {fault.message}")
+    return fail(view, fault, f"the recovery budget is exhausted after {tried}{again}: {fault.message}")
 
 
 def _skip(view: View, fault: Fault) -> Change | None:
@@ -124,7 +124,7 @@ def _skip(view: View, fault: Fault) -> Change | None:
     rung = failure_budget.affordable(limits, view.status.spent, fault.cause.value, Rung.IN_PLACE, step, view.now)
     if rung is not Rung.IN_PLACE:
         count = sum(end - first for first, end in view.status.skipped)
-        return fail(view, fault, f"training diverges though {count} samples are left out: {fault.message}")
+        return fail(view, fault, f"training still diverges although {count} samples are skipped: {fault.message}")
     words = f"without samples {fault.samples[0]} to {fault.samples[1] - 1}"
     return _restart(view, fault, rung, rung, words, skipped=ranges)
 

@@ -137,7 +137,8 @@ def shrink(view: View, fault: Fault) -> Change | None:
         startedAt=rfc3339(view.now - fault.age_s),
         clock={name: round(max(0.0, seconds), 4) for name, seconds in fault.clock.items()},
     )
-    words = f"{fault.title}: {fault.message[:700]}; {size} of {len(view.members)} pods go on (round {number})"
+    goes_on = f"the job continues with {size} of {len(view.members)} pods (round {number})"
+    words = f"{fault.title}: {fault.message[:700]}; {goes_on}"
     return changed(
         status,
         warning("Recovering", words),
@@ -210,15 +211,15 @@ def _why_not(view: View, size: int) -> tuple[str, str]:
     "") if it has."""
     asked, wish = view.spec.workers.replicas, sizes.wished(view.spec)
     if wish != size and sizes.wanted(view) != wish:
-        words = "a job that runs keeps its size, since without spec.checkpoint it would begin at step 0 again"
+        words = "the job keeps its size while it runs: without spec.checkpoint, a resize would start it again at step 0"
         return "NoCheckpoints", words
     if size < wish:
-        return "PodsMissing", f"{size} of {wish} pods take part"
+        return "PodsMissing", f"the job trains with {size} of {wish} pods"
     if size > wish:
-        return "Resizing", f"{wish} pods are to take part, {size} do"
+        return "Resizing", f"the job trains with {counted(size, 'pod')} and is to have {wish}"
     if asked != wish:
         above = next((n for n in sizes.legal(view.spec) if n > asked), None)
         larger = f", or {above}" if above is not None else ""
-        words = f"{asked} pods can't share the model and the batch; {wish} can{larger}"
+        words = f"the parallelism and the batch do not allow {counted(asked, 'pod')}; they allow {wish}{larger}"
         return "RoundedDown", words
     return "", ""

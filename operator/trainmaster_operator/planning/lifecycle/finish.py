@@ -36,7 +36,9 @@ def fail_after_deadline(view: View) -> Change | None:
     if due is None or due > 0:
         return None
     return failed(
-        view, "DeadlineExceeded", f"it ran longer than activeDeadlineSeconds ({view.spec.activeDeadlineSeconds:g})"
+        view,
+        "DeadlineExceeded",
+        f"the job ran for longer than activeDeadlineSeconds ({view.spec.activeDeadlineSeconds:g})",
     )
 
 
@@ -70,7 +72,7 @@ def overdue_s(view: View) -> float | None:
 
 
 def is_expired(view: View) -> bool:
-    """Whether a finished job is older than ttlSecondsAfterFinished."""
+    """Return whether a finished job is older than ttlSecondsAfterFinished."""
     left = expiry_s(view)
     return left is not None and left <= 0
 
@@ -113,4 +115,4 @@ def without_pods(status: JobState) -> JobState:
 
 
 def _done(ranks: int) -> str:
-    return "its rank is done" if ranks == 1 else f"all {ranks} ranks are done"
+    return "its rank has finished" if ranks == 1 else f"all {ranks} ranks have finished"

@@ -83,7 +83,7 @@ def update(view: View, status: JobState) -> JobState:
 def _resumed(recovery: Recovery) -> str:
     """Return where the ranks continued, as far as they report it; a script need not."""
     if recovery.resumedStep is None:
-        return "the script does not tell at which step it goes on"
+        return "the script does not report the step from which it continues"
     how = "resumed at" if recovery.resumedStep else "began again at"
     return f"{how} step {recovery.resumedStep}, {counted(recovery.lostSteps or 0, 'step')} lost"
 

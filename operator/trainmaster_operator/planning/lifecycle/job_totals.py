@@ -99,6 +99,8 @@ def count(old: JobState, new: JobState) -> JobState:
     if new.recoveries is old.recoveries and new.lastFailure is old.lastFailure and not unsettled:
         return new
     known = {_identity(recovery): recovery for recovery in old.recoveries}
+    if new.lastFailure is old.lastFailure and all(known.get(_identity(r)) is r for r in new.recoveries):
+        return _retold(old, new)
     totals = (new.totals or Totals()).model_copy(deep=True)
     begun = [recovery for recovery in new.recoveries if _identity(recovery) not in known]
     for recovery in begun:
@@ -110,12 +112,26 @@ def count(old: JobState, new: JobState) -> JobState:
     for recovery in new.recoveries:
         _follow(totals, known.get(_identity(recovery)), recovery, _is_settled(recovery, new))
     if new.recoveries or old.recoveries:
-        # What metrics will report for this status. The next pass finds the same if it changes nothing else.
-        will_tell = losses(new.model_copy(update={"totals": totals}))
-        totals.told = {name: seconds for name, seconds in will_tell.items() if seconds}
+        totals.told = _told(new.model_copy(update={"totals": totals}))
     if totals == (new.totals or Totals()):
         return new
     return new.model_copy(update={"totals": totals})
+
+
+def _retold(old: JobState, new: JobState) -> JobState:
+    """Return `new` with what metrics will report for it, where no failure and no recovery is new. Return the same
+    object if metrics will report what they did."""
+    if not (new.recoveries or old.recoveries):
+        return new
+    totals, told = new.totals or Totals(), _told(new)
+    if told == totals.told:
+        return new
+    return new.model_copy(update={"totals": totals.model_copy(update={"told": told})})
+
+
+def _told(status: JobState) -> dict[str, float]:
+    """Return what metrics will report for a status. The next pass finds the same if it changes nothing else."""
+    return {name: seconds for name, seconds in losses(status).items() if seconds}
 
 
 def losses(status: JobState) -> dict[str, float]:

@@ -25,7 +25,7 @@ def update(view: View, status: JobState) -> JobState:
         status="False",
         reason="OperatorReturned",
         message=f"no operator led from {_time(absence.since)} to {_time(absence.until)}, for "
-        f"{duration(absence.until - absence.since)}: what this status says of that time was written afterwards",
+        f"{duration(absence.until - absence.since)}; the operator wrote the status of that time afterwards",
         lastTransitionTime=rfc3339(absence.until),
         observedGeneration=view.observed.generation,
     )

@@ -73,7 +73,8 @@ def _waiting(view: View) -> str:
         return ""
     fields, name = named(view.observed.waiting), view.observed.name
     way = f"suspend and resume the job, or run `trainmaster restart {name}`, to begin a run with the new values"
-    return f"{fields[: MESSAGE - len(way)]} changed while the run is on; {way}"
+    late = "changed while the job runs and will take effect in the next run"
+    return f"{fields[: MESSAGE - len(late) - len(way)]} {late}; {way}"
 
 
 def _lost(view: View) -> str:
@@ -84,8 +85,8 @@ def _lost(view: View) -> str:
     if not name:
         why = "this run began without a ControllerRevision, under another version of the operator"
     return (
-        f"{why}, so no pod can be created as the others of this run were; suspend and resume the job, or run "
-        f"`trainmaster restart {view.observed.name}`, to begin a run with the present values"
+        f"{why}, so the operator cannot create pods equal to the other pods of this run; suspend and resume the job, "
+        f"or run `trainmaster restart {view.observed.name}`, to begin a run with the present values"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -90,7 +91,11 @@ def _unprotected(view: View) -> tuple[str, str]:
 
 
 def _lost_with_pods(view: View) -> str:
-    return "; its pods take with them what is saved: see condition Unprotected" if _saves_into_pods(view) else ""
+    return (
+        "; the saved state is lost together with the pods: see the condition Unprotected"
+        if _saves_into_pods(view)
+        else ""
+    )
 
 
 def _saves_into_pods(view: View) -> bool:
@@ -99,12 +104,19 @@ def _saves_into_pods(view: View) -> bool:
     checkpoint, container = view.spec.checkpoint, view.spec.container()
     if not view.observed.in_cluster or checkpoint.directory is None or checkpoint.volume is not None:
         return False
-    place = PurePosixPath(container.get("workingDir") or "/", checkpoint.directory.removeprefix("file://"))
+    folders = _list_upwards(container.get("workingDir") or "/", checkpoint.directory.removeprefix("file://"))
     mounts = {PurePosixPath(m.get("mountPath", "")): m.get("name") for m in container.get("volumeMounts") or []}
-    nearest = next((mounts[above] for above in (place, *place.parents) if above in mounts), None)
+    nearest = next((mounts[folder] for folder in folders if folder in mounts), None)
     volumes = (view.spec.workers.template.get("spec") or {}).get("volumes") or []
     found: dict[str, Any] = next((volume for volume in volumes if volume.get("name") == nearest), {})
     return nearest is None or bool({"emptyDir", "ephemeral"} & found.keys())
+
+
+@lru_cache(maxsize=1024)
+def _list_upwards(working_folder: str, folder: str) -> tuple[PurePosixPath, ...]:
+    """Return a folder and all those that it lies in, the nearest first. Remembered, since every pass asks."""
+    place = PurePosixPath(working_folder, folder)
+    return (place, *place.parents)
 
 
 def _is_news(status: JobState, step: int, message: str) -> bool:
@@ -120,7 +132,10 @@ def _is_newer(failed: FailedSave, saved: CheckpointStatus | None) -> bool:
 
 def _unsaved(view: View, failed: FailedSave, saved: CheckpointStatus | None) -> str:
     newest = "nothing is saved yet" if saved is None else f"the newest step on storage is {saved.step}"
-    again = f"The newest save is tried again, after the last step for {view.spec.checkpoint.timeoutSeconds:g} s"
+    again = (
+        "The newest save is retried. After the last step it is retried for at most "
+        f"{view.spec.checkpoint.timeoutSeconds:g} s"
+    )
     return f"step {failed.step} is not saved ({newest}): {failed.message[:700]}. {again}"
 
 

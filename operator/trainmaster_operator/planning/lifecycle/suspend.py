@@ -6,7 +6,7 @@ What runs in the ranks does not matter here: ranks that cannot stop at a step ge
 
 from __future__ import annotations
 
-from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
+from trainmaster_operator.planning.facts.change import Change, changed, counted, normal, warning
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery
 from trainmaster_operator.planning.facts.observation import PodToDelete
@@ -28,7 +28,7 @@ def suspend_when_saved(view: View) -> Change | None:
     if not is_wanted(view):
         return None
     if not view.round_is_open:
-        return stopped(view, "nothing had to be saved")
+        return stopped(view, "there was nothing to save")
     if view.all_saved:
         return stopped(view, saving.stopped_words(view))
     return None
@@ -62,7 +62,7 @@ def resume(view: View) -> Change | None:
     following = status.workers.nextIncarnation if kept else pod_slots.next_incarnation(view)
     return changed(
         status,
-        normal("Resumed", f"{slots} fresh pods"),
+        normal("Resumed", f"the job continues in {counted(slots, 'new pod')}"),
         phase=JobPhase.PENDING,
         **revision.begun(view.spec, status, view.observed),
         incarnations=status.incarnations if kept else pod_slots.all_raised(view, slots),

@@ -94,7 +94,7 @@ def replaced(view: View) -> Fault | None:
     of_slot = {slot: pod for slot in view.members if (pod := view.pods[slot]) is not None}
     if not round_pod_identity.differ(view.status, view.members, of_slot):
         return None
-    words = f"a pod of round {view.status.round} was deleted, and another one of its name has taken its place"
+    words = f"a pod of round {view.status.round} was deleted, and another pod has its name now"
     return Fault(Cause.EVICTED, words, (), free=True, step=view.highest_step())
 
 
@@ -107,7 +107,7 @@ def lost(view: View) -> Fault | None:
         return _given_up(view, silences, gone, Cause.NODE_LOST)
     gone = peer_liveness.gone(view, silences)
     if gone:
-        return _given_up(view, silences, gone, Cause.AGENT_LOST, ", and its neighbour can't reach it")
+        return _given_up(view, silences, gone, Cause.AGENT_LOST, ", and the pod that watches it cannot reach it")
     over = [slot for slot in sorted(view.members) if silences[slot] >= view.lost_after_s]
     if not over or suspect_ourselves(view, silences):
         return None

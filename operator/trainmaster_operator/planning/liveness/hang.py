@@ -229,7 +229,7 @@ def _raised(view: View, over: list[Silence]) -> Change:
 
 
 def _dropped(view: View, known: Suspicion) -> Change:
-    over = normal("HangOver", f"rank {known.rank} is no longer silent: it was no hang")
+    over = normal("HangOver", f"rank {known.rank} reports again, so it did not hang")
     return changed(view.status, *_events(view, over), suspicion=None)
 
 
@@ -247,7 +247,9 @@ def _report_hang(view: View, known: Suspicion, over: list[Silence]) -> Change:
         }
     )
     place = _place(view.pods[first.agent.slot])
-    told = warning("HangDetected", f"{words}{place}; recovery.hang.mode leaves it to you"[:1024])
+    mode = view.spec.recovery.hang.mode.value
+    why_not = f"recovery.hang.mode is {mode}, so the operator does not restart the ranks"
+    told = warning("HangDetected", f"{words}{place}; {why_not}"[:1024])
     return changed(view.status, *_events(view, told), suspicion=suspicion)
 
 
@@ -324,7 +326,7 @@ def _never_started(view: View, limit: float) -> Fault | None:
             pod = view.pods[slot]
             return Fault(
                 cause=Cause.HANG,
-                message=f"the agent of slot {slot} hasn't started round {view.status.round} for {waited:.1f} s",
+                message=f"the agent of slot {slot} has not started round {view.status.round} after {waited:.1f} s",
                 slots=(slot,),
                 floor=Rung.POD,
                 pod=pod.name if pod else "",

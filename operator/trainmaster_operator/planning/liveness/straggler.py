@@ -176,7 +176,7 @@ def _others(view: View) -> str:
 def _words(view: View, known: Straggler) -> str:
     where = f" on node {known.node}" if known.node else ""
     return (
-        f"rank {known.rank} ({known.pod}{where}) needs {known.computeSeconds:.3g} s for its part of a step, "
-        f"{_others(view)} {known.usualSeconds:.3g} s: the job has waited for it for "
+        f"rank {known.rank} ({known.pod}{where}) computes for {known.computeSeconds:.3g} s in each step, "
+        f"{_others(view)} for {known.usualSeconds:.3g} s: the job has waited for rank {known.rank} for "
         f"{since(known.since, view.now):.0f} s"
     )

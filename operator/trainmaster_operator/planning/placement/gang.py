@@ -45,8 +45,8 @@ def release(view: View) -> Change | None:
         view.status,
         warning(
             "GangReleased",
-            f"{placed} of {view.slots} pods had a place and the others found none: all are given back "
-            f"and tried again in {wait:.0f} s",
+            f"{placed} of {view.slots} pods were scheduled and the others were not: the operator deletes all of them "
+            f"and creates them again in {wait:.0f} s",
         ),
         incarnations=pack_counts([max(view.incarnations) + 1] * view.slots),
         released=ReleasedStatus(times=times, retryAt=rfc3339(view.now + wait)),

@@ -45,16 +45,19 @@ def replace_rejected_pods(view: View) -> Change | None:
     wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (times - 1))
     pod = turned_away[0]
     if pod.rejected:
-        why = ": ".join(part for part in (pod.reason, pod.message) if part) or "for no reason that it tells"
-        words = f"{pod.name} was turned away by node {pod.node or '?'}: {why}"
+        why = ": ".join(part for part in (pod.reason, pod.message) if part) or "the node gave no reason"
+        words = f"node {pod.node or '?'} rejected pod {pod.name}: {why}"
     else:
-        words = f"{pod.name} was sent to node {pod.node}, which took no note of it for {pod.unheard_s:.0f} s"
+        words = (
+            f"pod {pod.name} was assigned to node {pod.node}, whose kubelet has not acted on it for "
+            f"{pod.unheard_s:.0f} s"
+        )
     if len(turned_away) > 1:
         words = f"{words} (and {len(turned_away) - 1} more)"
     wanted = condition(view.status, SCHEDULED, False, Cause.REFUSED.value, words[:MESSAGE], view.now)
     return changed(
         view.status,
-        warning(Cause.REFUSED.value, f"{words[:MESSAGE]}; tried again in {wait:.0f} s"),
+        warning(Cause.REFUSED.value, f"{words[:MESSAGE]}; the operator creates a new pod in {wait:.0f} s"),
         incarnations=pod_slots.raised(view, tuple(pod.slot for pod in turned_away)),
         released=ReleasedStatus(times=times, retryAt=rfc3339(view.now + wait)),
         conditions=first_of(view.status, wanted),

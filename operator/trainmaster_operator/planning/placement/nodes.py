@@ -127,7 +127,7 @@ def _unallowed(view: View) -> list[str]:
 
 
 def _allowed(view: View, names: Sequence[str], **fields: object) -> Change:
-    words = f"no other place is found: {', '.join(names)} may be used again"
+    words = f"the pods find no other place, so they may use these nodes again: {', '.join(names)}"
     return changed(view.status, warning("NodesAllowed", words[:512]), avoidedInVain=True, **fields)
 
 

@@ -157,8 +157,8 @@ def _starting(view: View) -> str:
     only in the pod's own events."""
     pod = next((pod for pod in view.pods if not _runs(pod)), None)
     if pod is None:
-        return "some are not there yet"
-    return f"{pod.name} is still starting; `kubectl describe pod {pod.name}` tells what it waits for"
+        return "some pods do not exist yet"
+    return f"{pod.name} is still starting; `kubectl describe pod {pod.name}` shows what it waits for"
 
 
 def _runs(pod: PodRecord | None) -> bool:

@@ -39,7 +39,7 @@ def initialise(spec: JobSpec, status: JobState, observed: Observation, now: floa
         return None
     if status.observedGeneration > 0:
         raise DamagedStatus(
-            "status.internal.incarnations is missing although the job was started, so its pods can't be told apart; "
+            "status.internal.incarnations is missing although the job was started, so its pods are not known; "
             "restore the status, or delete the job and submit it again"
         )
     size, spares = sizes.wished(spec), spec.workers.spares
@@ -75,10 +75,10 @@ def apply_edits(view: View) -> Change | None:
     if not observed.waiting and not observed.revision_lost:
         unnamed = view.status.revision == "" and observed.revision != ""
         return changed(view.status, **revision.begun(view.spec, view.status, observed)) if unnamed else None
-    what = revision.named(observed.waiting) if observed.waiting else "what the run was to begin with"
+    what = revision.named(observed.waiting) if observed.waiting else "the spec of the run"
     return changed(
         view.status,
-        normal("RevisionChanged", f"{what} changed before a round had begun, so all pods are made anew"),
+        normal("RevisionChanged", f"{what} changed before the first round, so all pods are created again"),
         incarnations=all_raised(view),
         **revision.begun(view.spec, view.status, observed),
     )
@@ -128,7 +128,9 @@ def stale(view: View) -> tuple[PodToDelete, ...]:
         else:
             grace = _own_grace_s(view)
         deletes.append(
-            PodToDelete(pod.name, pod.uid, "a newer incarnation takes its place", grace, replaced=pod.slot < view.slots)
+            PodToDelete(
+                pod.name, pod.uid, "a newer pod of this slot replaces it", grace, replaced=pod.slot < view.slots
+            )
         )
     return tuple(deletes)
 

@@ -57,11 +57,17 @@ def margin(view: View) -> int:
 def _called_off(view: View) -> Change | None:
     status, phase = view.status, _trains_on(view)
     if status.phase is JobPhase.SUSPENDING:
-        return changed(status, normal("Resumed", "it goes on before it had stopped"), phase=phase, stopAt=None)
+        return changed(
+            status,
+            normal("Resumed", "the stop was cancelled before the ranks had stopped, so the job continues"),
+            phase=phase,
+            stopAt=None,
+        )
     if status.stopAt is None:
         return None
     if status.phase is JobPhase.RESIZING:
-        return changed(status, normal("Running", "it keeps its size: it is as wished again"), phase=phase, stopAt=None)
+        words = "the job keeps its size, because the spec asks for this size again"
+        return changed(status, normal("Running", words), phase=phase, stopAt=None)
     return changed(status, stopAt=None)
 
 

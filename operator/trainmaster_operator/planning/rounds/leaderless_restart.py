@@ -163,7 +163,7 @@ def _followed(view: View, known: list[Granted], top: int) -> Change:
     fields |= leaderless_rounds.accounted(view, recoveries)
     return changed(
         view.status,
-        warning("Recovering", f"{words}, but not all came along; the ranks restart in place (round {top + 1})"),
+        warning("Recovering", f"{words}, but some pods did not join; the ranks restart in place (round {top + 1})"),
         **{**fields, **open_round.reopened(view), "round": top + 1, "roundMinor": 0},
     )
 

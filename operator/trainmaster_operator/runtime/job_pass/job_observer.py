@@ -1,4 +1,5 @@
-"""What one pass over a job decides from: its pods, what its agents said, what the cluster does about waiting pods."""
+"""What one pass over a job decides from: its pods, the reports of its agents, and what the cluster does about
+waiting pods."""
 
 from __future__ import annotations
 
@@ -64,14 +65,14 @@ class JobObserver:
 
         def seen(entry: PodEntry) -> PodRecord:
             agent = agents.get(entry.record.slot)
-            # How long a pod has run matters where its agent hasn't been heard.
+            # How long a pod has run matters only if its agent has not been heard.
             aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
             if not aged:
                 return entry.record
             pod = entry.observed(now)
             if not pod.deleting:
                 return pod
-            # No leader before this one has answered anybody since this one leads.
+            # Since this leader leads, no earlier one has answered any agent.
             unanswered_s = min(now - self._led_since, self._fleet.unanswered_s(record.key, pod.uid))
             return replace(pod, unanswered_s=unanswered_s)
 
@@ -101,9 +102,9 @@ class JobObserver:
         )
 
     async def ask_around(self, record: JobRecord) -> tuple[bool, float]:
-        """Ask the API server about pods that don't start.
+        """Read news about pods that do not start from the API server.
 
-        Return whether anything new is known, and after how many seconds to ask again.
+        Return whether there is any, and the seconds until the next look.
         """
         if self._troubles is None or self._new_places is None:
             return False, float("inf")

@@ -110,7 +110,7 @@ class Surroundings:
             try:
                 await self._bundle(namespace)
             except ApiError as error:
-                log.warning("namespace %s: its agents were not told the operator's certificates: %s", namespace, error)
+                log.warning("namespace %s: the operator's certificates could not be written: %s", namespace, error)
 
     async def remind(self, namespace: str) -> None:
         """Write the certificates into a namespace once per leader, because the previous leader may have died after

@@ -18,20 +18,20 @@ log = logging.getLogger(__name__)
 class JobService:
     """The Service of each job.
 
-    `services`: the uids of the jobs that own them; None where nobody needs names of pods.
+    `services`: the uids of the jobs that own them; None if pods need no names.
     """
 
     def __init__(self, clock: Clock, surroundings: Surroundings, services: Informer[str] | None) -> None:
         self._surroundings, self._services = surroundings, services
         self.refusals = Refusals(clock)
-        """What was refused, by job. Pods don't wait for a Service."""
+        """What was refused, by job. Pods do not wait for a Service."""
 
     async def serve(self, record: JobRecord, observed: Observation) -> None:
-        """Create the job's Service when it is time. Raises NotLeading.
+        """Create the job's Service when it is time. Raise NotLeading.
 
-        A job of many pods gets its Service when they all run, and in any case before ranks start: their scripts may
-        ask for each other's names at once. A Service that somebody has deleted comes back as soon as the watch tells.
-        Refusals stop nothing, since most don't ask.
+        A job with many pods gets its Service when all of them run, and in any case before ranks start, because their
+        scripts may look up each other's names at once. A deleted Service is created again as soon as the watch reports
+        it. A refusal stops nothing, because most jobs do not use the names.
         """
         lacking = self._surroundings.lacks_service(record)
         lost = not lacking and bool(observed.pods) and self._has_lost(record)
@@ -56,12 +56,12 @@ class JobService:
             self.refusals.forget(record.key)
 
     def due_s(self, record: JobRecord) -> float:
-        """Return after how many seconds a refused Service is tried again; infinity if none was refused."""
+        """Return the seconds until a refused Service is tried again; infinity if none was refused."""
         refusal = self.refusals.of(record.key, record.uid)
         return refusal.again_in_s if refusal is not None else float("inf")
 
     def _has_lost(self, record: JobRecord) -> bool:
-        """Whether the Service that was made before the first pod is not there any more."""
+        """Return whether the Service that was created before the first pod no longer exists."""
         if self._services is None or not self._services.synced.is_set():
             return False
         return self._services.get(record.key) != record.uid

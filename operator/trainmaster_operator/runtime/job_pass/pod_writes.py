@@ -1,4 +1,4 @@
-"""How the pods of a job are created and deleted: what a plan asks for, written to the API server."""
+"""How the pods of a job are created and deleted: what a plan asks for is written to the API server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PodWrites:
         self._node_taints, self._events, self._metrics = node_taints, events, metrics
 
     async def delete(self, record: JobRecord, pod: PodToDelete) -> None:
-        """Delete a pod by its uid, after its labels no longer lead to it. Raises NotLeading, ApiError."""
+        """Delete a pod by its uid, after its labels no longer select it for the Service. Raise NotLeading, ApiError."""
         key = JobKey(record.key.namespace, pod.name)
         grace_s = None if pod.grace_s is None else int(pod.grace_s)
         self._leader.check()
@@ -60,10 +60,10 @@ class PodWrites:
         except NotFound:
             self._pods.removed(key, pod.uid)
             return
-        except (Conflict, Invalid):  # Invalid is how an API server says of a patch that the uid is another
+        except (Conflict, Invalid):  # An API server answers Invalid if the uid in a patch is not that of the object.
             found = await self._cluster.get(POD, key.namespace, key.name)
             if found["metadata"]["uid"] == pod.uid:
-                raise  # it is about something else
+                raise  # The error has another reason.
             self._pods.wrote(found)
             return
         log.info("%s: deleted pod %s: %s", record.key, pod.name, pod.reason)
@@ -81,10 +81,10 @@ class PodWrites:
             await self._cluster.patch(POD, key.namespace, key.name, patch)
 
     async def create_all(self, record: JobRecord, pods: Sequence[PodToCreate], run: Run) -> None:
-        """Create pods of a run. Raises NotFound when the namespace is gone, NotLeading.
+        """Create pods of a run. Raise NotFound if the namespace is gone, and NotLeading.
 
-        Whatever the API server refuses is remembered, for the planner to tell, and no further pod is tried. After a
-        refusal one pod is tried before the others.
+        A refusal of the API server is remembered for the planner, and no further pod is tried. After a refusal, one pod
+        is tried before the others.
         """
         try:
             self._await_predecessor(record)
@@ -101,7 +101,7 @@ class PodWrites:
             self._refusals.note(record.key, record.uid, error)
             log.warning("%s: %s: %s", record.key, error.reason, error)
         except NotFound:
-            raise  # the namespace, or the job's own end is on its way
+            raise  # The namespace is gone, or the job's own end is on its way.
         except ApiError as error:
             self._refusals.note(record.key, record.uid, refused(error))
             log.warning("%s: %s", record.key, words_of(error))
@@ -114,7 +114,7 @@ class PodWrites:
         old = [entry for entry in self._pods.owned(record.key) if entry.job_uid != record.uid]
         if old:
             which = "a pod" if len(old) == 1 else f"{len(old)} pods"
-            raise Refused(NAME_IN_USE, f"the end of {which} of an earlier job of this name is waited for")
+            raise Refused(NAME_IN_USE, f"waiting for {which} of a previous job with this name to terminate")
 
     def _tell_of_one_node(self, record: JobRecord) -> None:
         if claim := self._surroundings.claim_of_one_node(record.key):
@@ -140,7 +140,7 @@ class PodWrites:
         try:
             created = await self._cluster.create(POD, body)
         except AlreadyExists:
-            # A reply of ours was lost, or somebody else was first.
+            # A reply to a request of ours was lost, or somebody else created the pod first.
             try:
                 created = await self._cluster.get(POD, record.key.namespace, name)
             except NotFound:

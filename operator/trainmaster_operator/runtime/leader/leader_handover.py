@@ -70,4 +70,4 @@ class Inherited:
         if owning_job(found) != record.key:
             return  # The attempt to create our pod will show whose pod this is.
         if self._pods.wrote(found) is None:
-            raise Conflict(f"pod {name} exists, but the watch has not told of it yet")
+            raise Conflict(f"pod {name} exists, but the watch has not delivered it yet")

@@ -1,1 +1,1 @@
-"""What the operator tells people and Prometheus: events, metrics and health."""
+"""What the operator reports to people and to Prometheus: events, metrics and health."""

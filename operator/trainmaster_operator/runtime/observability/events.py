@@ -133,7 +133,7 @@ class EventWriter:
             async with asyncio.timeout(DRAIN_S):
                 await self._write_all()
         except TimeoutError:
-            log.info("%d events were not told", len(self._backlog))
+            log.info("%d events were not written", len(self._backlog))
 
     def _new_name(self, job: JobRecord) -> str:
         self._number += 1
@@ -233,7 +233,7 @@ class EventWriter:
             told.failures = 0
             self._counted("failed")
             log.warning(
-                "event %s/%s was not told: %s; it says %s: %s",
+                "event %s/%s was not written: %s; it says %s: %s",
                 *(meta["namespace"], meta["name"], error, told.body["reason"], told.body["message"]),
             )
 

@@ -98,7 +98,7 @@ class HealthServer:
 
     async def _livez(self, request: web.Request) -> web.Response:
         late_s = asyncio.get_running_loop().time() - self._turned_at  # Both loops use the machine's clock.
-        stuck = [f"the main loop has not turned for {late_s:.0f} s"] if late_s >= TURNS_WITHIN_S else []
+        stuck = [f"the event loop has been blocked for {late_s:.0f} s"] if late_s >= TURNS_WITHIN_S else []
         return _build_response(stuck or await self._asked(self._wrong))
 
     async def _readyz(self, request: web.Request) -> web.Response:

@@ -40,12 +40,12 @@ class Family:
 STATE: tuple[Family, ...] = (
     Family(
         "phase", "gauge", ("phase",), "1", STATUS,
-        "1 for the phase that the job is in; other phases have no series. Unreadable: its manifest is invalid here.",
+        "1 for the phase of the job; other phases have no series. Unreadable: the operator can't parse the manifest.",
         "Count jobs by phase; alert on Failed and Held.",
     ),
     Family(
         "condition", "gauge", ("condition", "reason"), "1", STATUS,
-        f"1 for each condition that is True, at most {MOST_CONDITIONS} of them: those that tell of trouble come first.",
+        f"1 for each condition that is True, at most {MOST_CONDITIONS}; those that report a problem come first.",
         "The reason names the cause; `kubectl describe` shows the message.",
     ),
     Family(
@@ -87,13 +87,14 @@ STATE: tuple[Family, ...] = (
     ),
     Family(
         "useful_seconds_total", "counter", (), "seconds", STATUS,
-        "Time since the first step that went into steps which had not been done before. It goes on after a resume.",
+        "Time since the first step that went into steps which had not been completed before. It continues after a "
+        "resume.",
         "With job_lost_seconds_total it gives the goodput of any window.",
     ),
     Family(
         "lost_seconds_total", "counter", ("category",), "seconds", STATUS,
         f"Time since the first step that was lost: {', '.join(LOSS_WORDS)}. detection, queue and the loading part of "
-        "checkpoint are told apart for failures of the program; other: evaluations, starts after a resume, the rest.",
+        "checkpoint are separated for failures of the program; other: evaluations, starts after a resume, the rest.",
         "The largest category is the one to work on: docs/goodput.md.",
     ),
     Family(
@@ -111,7 +112,7 @@ LIVE: tuple[Family, ...] = (
     ),
     Family(
         "total_steps", "gauge", (), "steps", "manifest of the job",
-        "The steps that a running job is to complete. Absent where the script does not tell.",
+        "The steps that a running job is to complete. Absent if the script does not report them.",
         "job_step divided by it is the progress.",
     ),
     Family(
@@ -125,8 +126,9 @@ LIVE: tuple[Family, ...] = (
         "A fall without a restart: see job_straggler_slowdown and job_accelerator_utilization_ratio.",
     ),
     Family(
-        "mfu_ratio", "gauge", (), "0 to 1", AGENTS + ", told by the trainer",
-        "Model FLOPs utilization: the part of what its devices could compute that the last step made use of.",
+        "mfu_ratio", "gauge", (), "0 to 1", AGENTS + ", reported by the trainer",
+        "Model FLOPs utilization of the last step: the operations of the model, divided by the operations that its "
+        "devices can do in that time.",
         "0.3 to 0.6 is usual on large GPUs; docs/efficiency.md says how to raise it.",
     ),
     Family(
@@ -136,15 +138,15 @@ LIVE: tuple[Family, ...] = (
     ),
     Family(
         "checkpoint_age_seconds", "gauge", ("tier",), "seconds", STATUS,
-        "Age of that checkpoint. storage: before the first one, the time since the first step. memory: reckoned from "
-        "the steps since then and the time of a step.",
+        "Age of that checkpoint. storage: before the first one, the time since the first step. memory: estimated from "
+        "the number of steps since then and the duration of a step.",
         "If it is much more than checkpoint.every steps take, look for the conditions CheckpointFailed and "
         "CheckpointStalled.",
     ),
     Family(
         "checkpoint_duration_seconds", "gauge", ("tier",), "seconds", AGENTS,
-        "How long a save takes. memory: training stands still for so long. storage: from the copy in memory to the "
-        "manifest; without checkpoints in memory, how long training stands still.",
+        "How long a save takes. memory: the time for which training stops. storage: from the copy in memory to the "
+        "manifest; without checkpoints in memory, the time for which training stops.",
         "If storage takes longer than the time between two saves, storage is too slow.",
     ),
     Family(
@@ -154,39 +156,41 @@ LIVE: tuple[Family, ...] = (
     ),
     Family(
         "straggler_slowdown", "gauge", (), "ratio", STATUS,
-        "How many times as long as the median rank's the straggler's part of a step takes. Absent without a straggler.",
-        "status.straggler names rank and node: look at that node.",
+        "Compute time of the straggler in a step, divided by that of the median rank. Absent without a straggler.",
+        "status.internal.straggler has the rank, its pod and its node: look at that node.",
     ),
     Family(
         "cpu_seconds_total", "counter", (), "seconds", AGENTS + ": control group",
-        "CPU time of the containers that run ranks, of all pods of a running job that there have been.",
+        "CPU time of the containers that run ranks, over all pods that a running job has had.",
         "rate() is the number of busy cores; compare it with the requests of the template.",
     ),
     Family(
         "memory_bytes", "gauge", ("what",), "bytes", AGENTS,
-        "Memory of a running job, the maximum over its ranks: process, device (in tensors), container.",
+        "Memory of a running job: the maximum over its ranks (process, tensors on a device) and over its containers. "
+        "There is no series per rank.",
         "See job_memory_used_ratio.",
     ),
     Family(
         "memory_peak_bytes", "gauge", ("what",), "bytes", AGENTS,
-        "The most memory that any of a running job's ranks has taken since it began: process, device.",
-        "What to ask for in the template, with some room.",
+        "The highest memory of any rank of a running job since the rank began: process, device.",
+        "Request this much in the template, with a margin.",
     ),
     Family(
         "memory_used_ratio", "gauge", ("what",), "0 to 1", AGENTS,
-        "Share of memory in use, the maximum over the job: a device at its peak, a container with a limit.",
+        "Highest share of memory in use, over the devices (at their peak) or over the containers that have a limit.",
         "Above 0.95 raise the limit, or make the micro-batch smaller: docs/memory.md.",
     ),
     Family(
         "network_receive_bytes_total", "counter", (), "bytes", AGENTS + ": /proc/net/dev",
-        "Bytes that the pods of a running job have received, without the loopback. With hostNetwork: the node's. "
-        "Absent in a local run.",
-        "rate() against what the network can carry; RDMA is not counted here.",
+        "Bytes that the pods of a running job have received, without the loopback. With hostNetwork: the bytes of "
+        "the node. Absent in a local run.",
+        "Compare rate() with the bandwidth of the network; RDMA is not counted here.",
     ),
     Family(
         "network_transmit_bytes_total", "counter", (), "bytes", AGENTS + ": /proc/net/dev",
-        "Bytes that the pods of a running job have sent, as above.",
-        "As above.",
+        "Bytes that the pods of a running job have sent, without the loopback. With hostNetwork: the bytes of the "
+        "node. Absent in a local run.",
+        "Compare rate() with the bandwidth of the network; RDMA is not counted here.",
     ),
     Family(
         "accelerator_utilization_ratio", "gauge", (), "0 to 1", AGENTS + ": NVML",
@@ -195,7 +199,7 @@ LIVE: tuple[Family, ...] = (
     ),
     Family(
         "accelerator_memory_bytes", "gauge", (), "bytes", AGENTS + ": NVML",
-        "Memory in use on all accelerators of a running job, by any process.",
+        "Memory of all accelerators of a running job that any process uses.",
         "Compare it with job_memory_bytes{what=\"device\"}: the rest is the allocator's cache and other processes.",
     ),
 )  # fmt: skip

@@ -81,7 +81,9 @@ class MetricsAccess:
         if task is None:
             wait_s = 0.0 if was_allowed else self._unknown.take(now)
             if wait_s:
-                raise Refused(429, "too many unknown tokens came to be reviewed: try again later", max(wait_s, 1.0))
+                raise Refused(
+                    429, "too many unknown tokens are waiting for a review: try again later", max(wait_s, 1.0)
+                )
             task = self._asking[digest] = asyncio.create_task(self._review(digest, token))
         try:
             return await asyncio.shield(task)  # Another scrape may wait for the same answer.
@@ -89,7 +91,7 @@ class MetricsAccess:
             if known is not None and was_allowed and now - known.at < AWAY_S:
                 return known
             log.warning("a scraper's token could not be reviewed: %s", error)
-            raise Refused(503, "the API server can't tell now whose token this is") from None
+            raise Refused(503, "the API server could not review this token; try again") from None
 
     async def _review(self, digest: bytes, token: str) -> _Answer:
         try:

@@ -6,18 +6,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 ADVICE: Mapping[str, str] = {
-    "trainmaster_agents_connected": "Compare it with trainmaster_pods: agents that stay away are starting, or cut off.",
+    "trainmaster_agents_connected": "Compare it with trainmaster_pods: agents that do not connect are starting, or "
+    "cut off.",
     "trainmaster_agents_lost_total": "Many at once: a network or a zone has failed; status.recoveries names the pods.",
     "trainmaster_api_call_seconds": "Above a second the API server is slow, and recoveries wait for it.",
     "trainmaster_api_calls_total": "Alert on code 0 or 5xx; 403 means that the operator's roles are too narrow.",
     "trainmaster_api_writes_total": "A rise of progress writes loads the API server; intents follow failures.",
     "trainmaster_certificate_expiry_timestamp_seconds": "Alert when less than 7 days are left: renewal has stopped.",
-    "trainmaster_channel_requests_total": "unauthorized or bad: somebody who is no agent calls, or a clock is wrong.",
-    "trainmaster_checkpoint_failures_total": "Alert on any increase: storage is full or away. Events name the job.",
+    "trainmaster_channel_requests_total": "unauthorized or bad: a program other than an agent calls "
+    "the control channel, or a clock is wrong.",
+    "trainmaster_checkpoint_failures_total": "Alert on any increase: storage is full or does not answer. "
+    "Events name the job.",
     "trainmaster_crd_fields_missing": "Alert above 0: upgrade the chart with crds.enabled=true.",
     "trainmaster_crd_fields_unknown": "Alert above 0: the operator is older than the definition of jobs.",
     "trainmaster_event_loop_lag_seconds": "Above 0.5 the operator lacks CPU: raise its request.",
-    "trainmaster_events_total": "dropped: one job has too much to tell; failed: the API server refuses Events, and "
+    "trainmaster_events_total": "dropped: one job has too many events; failed: the API server refuses Events, and "
     "the operator's log has them.",
     "trainmaster_hang_suspicions_total": "raised and dropped again and again: docs/hangs.md says how limits are set.",
     "trainmaster_jobs": "An overview of the fleet; Unreadable jobs come from a newer version.",
@@ -37,5 +40,5 @@ ADVICE: Mapping[str, str] = {
     "trainmaster_restarts_total": "A cause that many jobs share is hardly their own fault.",
     "trainmaster_stragglers_total": "See trainmaster_job_straggler_slowdown for the jobs that have one now.",
     "trainmaster_useful_seconds_total": "With trainmaster_lost_seconds_total it gives the goodput of the fleet.",
-    "trainmaster_watch_age_seconds": "Alert above 180: the operator does not hear the API server any more.",
+    "trainmaster_watch_age_seconds": "Alert above 180: the operator receives nothing from the API server any more.",
 }

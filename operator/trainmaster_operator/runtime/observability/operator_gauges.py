@@ -64,7 +64,7 @@ def observe(operator: Observed) -> None:
     )
     watch(
         "event_loop_lag_seconds",
-        "How much later than asked for the event loop came back, when that was last tried.",
+        "Delay of the event loop at the last measurement.",
         lambda: operator.lag.seconds,
     )
     operator.metrics.registry.register(_Jobs(operator))
@@ -79,7 +79,7 @@ class _Watches(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         ages = GaugeMetricFamily(
             "trainmaster_watch_age_seconds",
-            "Since the API server last told anything about objects of a kind.",
+            "Number of seconds since the operator last received an object of a kind from the API server.",
             labels=["kind"],
         )
         for informer in (self._operator.jobs, self._operator.pods):
@@ -96,9 +96,10 @@ class _Jobs(Collector):
         leads = operator.leader.leading
         records = [record for record in operator.jobs.values() if not record.is_managed_elsewhere] if leads else []
         yield _by_phase(records, leads)
-        pods = GaugeMetricFamily("trainmaster_pods", "Pods of jobs. Only the leader tells.")
+        pods = GaugeMetricFamily("trainmaster_pods", "Number of pods of jobs. Only the leader exports this metric.")
         agents = GaugeMetricFamily(
-            "trainmaster_agents_connected", "Agents that hold a connection, or did just now. Only the leader tells."
+            "trainmaster_agents_connected",
+            "Number of agents that are connected, or were connected a moment ago. Only the leader exports this metric.",
         )
         if leads:
             pods.add_metric([], len(operator.pods))
@@ -115,7 +116,7 @@ class _Failing(Collector):
         failing = GaugeMetricFamily(
             "trainmaster_jobs_failing_api_calls",
             "Jobs whose last pass the API server refused or did not answer, by reason. Pods that can't be created are "
-            "told by the job's condition Scheduled instead. Only the leader tells.",
+            "reported by the job's condition Scheduled instead. Only the leader exports this metric.",
             labels=["reason"],
         )
         if self._operator.leader.leading:
@@ -128,7 +129,7 @@ class _Failing(Collector):
 def _by_phase(records: list[JobRecord], leads: bool) -> GaugeMetricFamily:
     family = GaugeMetricFamily(
         "trainmaster_jobs",
-        f"Jobs by phase; {UNREADABLE}: their manifest can't be understood. Only the leader tells.",
+        f"Jobs by phase; {UNREADABLE}: the operator can't parse their manifest. Only the leader exports this metric.",
         labels=["phase"],
     )
     if leads:

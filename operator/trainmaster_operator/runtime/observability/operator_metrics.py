@@ -4,9 +4,10 @@ ignores the first value of a series. docs/metrics.md is generated from these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.registry import Collector
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.meta import unpack_counts
@@ -34,6 +35,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(_First(self._begin_at_zero))
         self.passes = Counter(
             "trainmaster_reconcile_total",
             "Passes over a job, by result: ok, conflict, unavailable, error.",
@@ -67,7 +69,7 @@ class Metrics:
         )
         self.checkpoint_failures = Counter(
             "trainmaster_checkpoint_failures_total",
-            "Saves that could not be written to storage, each rank's counted by itself.",
+            "Saves that could not be written to storage; those of each rank are counted separately.",
             registry=self.registry,
         )
         self.restarts = Counter(
@@ -78,8 +80,8 @@ class Metrics:
         )
         self.recovery_seconds = Histogram(
             "trainmaster_recovery_seconds",
-            "Where the time of recoveries went, by phase, of each phase the slowest pod's; total: from the failure to "
-            "the first step of the new round.",
+            "Seconds of recoveries by phase; in each phase the slowest pod counts. total: from the failure to the "
+            "first step of the new round.",
             ["phase"],
             buckets=_RECOVERY_S,
             registry=self.registry,
@@ -89,30 +91,30 @@ class Metrics:
         )
         self.useful_seconds = Counter(
             "trainmaster_useful_seconds_total",
-            "Time of jobs since their first step that went into steps which had not been done before.",
+            "Time of jobs since their first step that went into steps which had not been completed before.",
             registry=self.registry,
         )
         self.lost_seconds = Counter(
             "trainmaster_lost_seconds_total",
-            "Time of jobs since their first step that was lost: down time and steps done again by the failure's cause, "
-            "Checkpoint and Evaluation where training stood still for them.",
+            "Time of jobs since their first step that was lost: down time and repeated steps by the cause of the "
+            "failure, and Checkpoint and Evaluation for the times in which training stopped for them.",
             ["cause"],
             registry=self.registry,
         )
         self.hangs = Counter(
             "trainmaster_hang_suspicions_total",
-            "Suspicions that ranks are stuck: raised, dropped when they went on, confirmed where nothing is done about "
-            "it. Restarts are counted as such.",
+            "Suspicions that ranks are stuck, by result: raised, dropped when the ranks continued, confirmed if the "
+            "mode forbids a restart. Restarts are counted in trainmaster_restarts_total.",
             ["result"],
             registry=self.registry,
         )
         self.stragglers = Counter(
-            "trainmaster_stragglers_total", "Ranks that others had to wait for all along.", registry=self.registry
+            "trainmaster_stragglers_total", "Number of stragglers that were found.", registry=self.registry
         )
         self.events = Counter(
             "trainmaster_events_total",
-            "Kubernetes Events by what became of them: told, counted (one more of the same), dropped (too many of one "
-            "job), failed.",
+            "Kubernetes Events by result: told (written), counted (a repetition of an earlier event), dropped (too "
+            "many for one job), failed.",
             ["result"],
             registry=self.registry,
         )
@@ -130,7 +132,7 @@ class Metrics:
         )
         self.agents_lost = Counter(
             "trainmaster_agents_lost_total",
-            "Agents that were given up because they, or they and their node, had fallen silent.",
+            "Number of agents that the operator considered lost because they no longer reported.",
             registry=self.registry,
         )
         self.channel_requests = Counter(
@@ -145,10 +147,15 @@ class Metrics:
             ["certificate"],
             registry=self.registry,
         )
-        self._begin_at_zero()
+        self._has_begun = False
         self._unsettled: dict[tuple[JobKey, int], tuple[float, Recovery]] = {}
 
     def _begin_at_zero(self) -> None:
+        """Make the series whose labels are known. They are made when somebody first reads the registry: that takes as
+        long as all else of an operator's start, and most operators of simulations and tests end without being read."""
+        if self._has_begun:
+            return
+        self._has_begun = True
         for counter, results in (
             (self.passes, ("ok", "conflict", "unavailable", "error")),
             (self.writes, ("intent", "progress", "create", "delete", "resize")),
@@ -236,6 +243,17 @@ class Metrics:
 
     def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(f"trainmaster_{name}", text, buckets=_FAST_S, registry=self.registry)
+
+
+class _First(Collector):
+    """Does something before the registry's other collectors are read, and has no metrics itself."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    def collect(self) -> Iterator[Metric]:
+        self._act()
+        yield from ()
 
 
 def _replaced(old: JobState, new: JobState) -> int:

@@ -1,7 +1,7 @@
-"""What a framework is to an agent: what its ranks get, how they meet, and how their steps are seen.
+"""The interface of a framework: what its ranks get, how they meet, and how their steps are observed.
 
 Each framework is one file of this folder that makes one `Framework`. Its functions are pure: they get the facts of a
-round and return variables. Nothing here imports a framework: hooks get the module that a script has imported.
+round and return variables. Nothing here imports a framework; hooks get the module that a script has imported.
 """
 
 from __future__ import annotations
@@ -34,30 +34,32 @@ class Facts:
 
 
 class Watch(Protocol):
-    """What hooks tell of a script. All of it is ignored in a rank that writes its progress itself."""
+    """What hooks report about a script. It is ignored in a rank that writes its progress itself."""
 
     def met(self) -> None:
-        """All ranks have found each other."""
+        """Report that all ranks have found each other."""
 
     def completed(self, step: int, *, resumed: int = -1) -> None:
-        """The host is done with a step, the number of which counts the steps of earlier rounds. resumed: the step
-        after which this process began; -1: that is not known."""
+        """Report that the host has completed a step, whose number counts the steps of earlier rounds, too.
+
+        `resumed` is the step after which this process began, or -1 if it is not known.
+        """
 
     def building(self) -> None:
-        """The script builds its model, or restores it."""
+        """Report that the script builds or restores its model."""
 
 
 Hook = Callable[[Any, Watch], None]
-"""Gets a module that was imported just now, or before, and changes it."""
+"""A function that changes a module, which was imported just now or before."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """The function, or Class.method, of a module by which ranks of a framework meet."""
+    """The function, or Class.method, of a module with which the ranks of a framework meet."""
 
     name: str
     by_default: Callable[[tuple[Any, ...], dict[str, Any]], bool]
-    """Whether a call with these arguments leaves it to the environment where the others are."""
+    """Returns True if a call with these arguments takes the addresses of the other ranks from the environment."""
 
 
 def _nothing(facts: Facts) -> dict[str, str]:
@@ -74,10 +76,10 @@ class Framework:
 
     name: str
     packages: tuple[str, ...]
-    """The image must have at least one of these. Empty: nothing is asked for."""
+    """The image must have at least one of these packages. Empty: none is needed."""
 
     environment: Callable[[Facts], dict[str, str]] = _nothing
-    """Variables of a rank beside those that number it, known before it starts."""
+    """The variables of a rank that are known before it starts, except those that number it."""
 
     defaults: Callable[[Facts], dict[str, str]] = _nothing
     """Variables that a rank gets if the job does not set them."""
@@ -86,26 +88,27 @@ class Framework:
     """Variables made of the addresses of all ranks in their order, host:port each, where `addresses` is true."""
 
     addresses: bool = False
-    """Ranks tell each other an address with a free port before their script begins. False: they meet at a TCPStore."""
+    """If true, ranks exchange addresses with a free port before their script begins. If false, they meet at a
+    TCPStore."""
 
     entry: Entry | None = None
-    """What ranks run; None: the job's command."""
+    """The entry that ranks run. None: the job's command."""
 
     executed_entry: Entry | None = None
-    """What ranks run that are executed, not forked; None: the same."""
+    """The entry of ranks that are executed instead of forked. None: the same."""
 
     hooks: Mapping[str, Hook] = field(default_factory=dict)
-    """By the name of a module: what happens once a rank has imported it."""
+    """The hook of each module, by the name of the module. It is called when a rank has imported the module."""
 
     meeting: Mapping[str, Meeting] = field(default_factory=dict)
-    """By the name of a module: how ranks of this framework meet. In a job of another family that is refused. One
+    """How ranks of this framework meet, by the name of a module. In a job of another family it is refused. One
     framework of a family has it for all."""
 
     family: str = ""
     """Frameworks of one family meet in the same way; "": the framework is alone."""
 
     unseen: str = ""
-    """A sentence for the log, where steps are seen only if the script tells them; "": they are seen."""
+    """A sentence for the log if steps are known only when the script reports them; "" if they are observed."""
 
     @property
     def kin(self) -> str:
@@ -148,6 +151,6 @@ _DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/accel", "/de
 
 
 def has_accelerator(env: Mapping[str, str]) -> bool:
-    """Return whether this pod has the device files of an accelerator, and ranks with these variables may use it."""
+    """Return True if this pod has the device files of an accelerator, and its ranks may use it."""
     hidden = env.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles")
     return not hidden and any(os.path.exists(path) for path in _DEVICE_FILES)

@@ -1,9 +1,8 @@
-"""JAX: `jax.distributed.initialize()` without arguments, on a coordinator that rank 0 opens for one round.
+"""JAX: `jax.distributed.initialize()` without arguments, with a coordinator that rank 0 opens for one round.
 
-JAX asks a list of cluster environments who and where it is, and takes the first that answers. Ours is put in front:
-Open MPI's, SLURM's or Kubernetes' could answer too, with the numbers of something else.
-
-What `jax.jit` returns is called without any Python code of JAX, so steps are not seen: the script tells them.
+JAX asks a list of cluster environments for its place, and takes the first one that answers. Ours is put first, because
+that of Open MPI, SLURM or Kubernetes could also answer, with numbers of something else. What `jax.jit` returns is
+called without any Python code of JAX, so steps cannot be observed: the script reports them.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def _register(module: Any, watch: Watch) -> None:
 
         @classmethod
         def get_local_process_id(cls) -> int | None:
-            """A rank takes the device of its local rank, where several ranks share a pod that has devices."""
+            """Return the local rank if several ranks share a pod with devices, so that each takes its own device."""
             ranks = int(os.environ.get(environment.RANKS_PER_POD, "1"))
             return from_numbers(os.environ).local_rank if ranks > 1 and has_accelerator(os.environ) else None
 
@@ -71,7 +70,7 @@ def _watch_initialize(module: Any, watch: Watch) -> None:
 
 
 def _meets_by_environment(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
-    """State.initialize(self, coordinator_address, ...)."""
+    """Return True if `State.initialize(self, coordinator_address, …)` was called without an address."""
     address = args[1] if len(args) > 1 else given.get("coordinator_address")
     return address is None and COORDINATOR not in os.environ
 

@@ -10,7 +10,7 @@ FAMILY = "torch.distributed"
 
 
 def _meets_by_environment(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
-    """init_process_group(backend, init_method, ..., store=...)."""
+    """Return True if `init_process_group(backend, init_method, …, store=…)` uses the environment."""
     method = args[1] if len(args) > 1 else given.get("init_method")
     return method in (None, "env://") and given.get("store") is None
 
@@ -19,7 +19,7 @@ MEETING = {"torch.distributed.distributed_c10d": Meeting("init_process_group", _
 
 
 def environment(facts: Facts) -> dict[str, str]:
-    """Return what torchrun sets beside the numbers of a rank."""
+    """Return the variables that torchrun sets in addition to the numbers of a rank."""
     return {
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": str(facts.restart_count),

@@ -1,9 +1,10 @@
-"""How ranks that need each other's addresses before they begin exchange them: at the round's store.
+"""How ranks that need each other's addresses before they begin exchange them: through the round's store.
 
-The store is a process beside rank 0 that outlives every rank. For frameworks that don't speak to a TCPStore it serves
-this exchange instead. Each rank chooses a free port, tells {"rank": n, "address": "host:port"} in one line of JSON, and
-gets the list of all addresses in one line when all ranks have come. A rank that goes before that is forgotten. A rank
-that asks again gets the same list: its program may be a shell script that starts one Python after the other.
+The store is a process in the pod of rank 0 that outlives every rank. For frameworks that do not use a TCPStore it
+serves this exchange instead. Each rank chooses a free port, sends {"rank": n, "address": "host:port"} in one line of
+JSON, and gets the list of all addresses in one line when all ranks have sent theirs. A rank that leaves before that is
+forgotten. A rank that asks again gets the same list, because its program may be a shell script that starts several
+Python processes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from trainmaster.agent.frameworks.framework import Facts
 from trainmaster.contract.wire import environment
 
 _PORTS = range(20_000, 32_000)
-"""Below those that Linux gives to outgoing connections, which would otherwise take a port before it is opened."""
+"""Ports below those that Linux gives to outgoing connections, which could otherwise take a port before it is opened."""
 _TRIES = 200
 _MOST_BYTES = 4096  # of what one rank tells
 _CONNECT_S = 60.0
 
 
 class Roster:
-    """Serves the exchange of one round on a socket that listens."""
+    """Serves the exchange of one round on a listening socket."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -43,7 +44,7 @@ class Roster:
             self.turn()
 
     def turn(self, timeout_s: float | None = None) -> None:
-        """Take what has come, and answer all ranks once all have come."""
+        """Handle what has arrived, and answer all ranks once all of them have sent their addresses."""
         for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self._listener:
                 peer, _ = self._listener.accept()

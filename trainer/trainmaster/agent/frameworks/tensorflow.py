@@ -34,7 +34,7 @@ def peers(facts: Facts, addresses: Sequence[str]) -> dict[str, str]:
 
 
 class _Steps:
-    """Counts the steps of one process, in whichever of three ways it takes them."""
+    """Counts the steps of one process, in each of the three ways in which a script can train."""
 
     def __init__(self) -> None:
         self._calling: list[Any] = []  # traced functions that are being called now, in any thread
@@ -83,7 +83,7 @@ class _Steps:
         setattr(owner, name, applied)
 
     def watch_fit(self, callbacks: Any, watch: Watch) -> None:
-        """Keras counts the batches of an epoch, which is right with `steps_per_execution` too."""
+        """Observe `fit`. Keras counts the batches of an epoch, which is right with `steps_per_execution`, too."""
 
         def begin(fit: Any, *_: Any) -> None:
             self._fits += 1
@@ -123,7 +123,7 @@ class _Steps:
 
 
 def _before(owner: Any, name: str, told: Callable[..., None]) -> None:
-    """Have a method tell of its call before it runs: a callback of the script may end the process in it."""
+    """Let a method report its call before it runs, because a callback of the script may end the process in it."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -135,7 +135,7 @@ def _before(owner: Any, name: str, told: Callable[..., None]) -> None:
 
 
 def _executed_at_once(model: Any) -> int:
-    """How many batches each call of a model's training function takes."""
+    """Return the number of batches that each call of a model's training function takes."""
     number: Any = getattr(model, "_steps_per_execution", None)
     if number is None:
         number = getattr(model, "steps_per_execution", 1)
@@ -146,7 +146,7 @@ def _executed_at_once(model: Any) -> int:
 
 
 def _counted(optimizer: Any, otherwise: int) -> int:
-    """The steps that an optimizer counts, a checkpoint's included."""
+    """Return the number of steps that an optimizer has counted, with those of a checkpoint."""
     try:
         return int(optimizer.iterations.numpy())
     except Exception:  # noqa: BLE001  an optimizer that is not built, or of another kind, counts nothing
@@ -180,7 +180,7 @@ def _watch_legacy(module: Any, watch: Watch) -> None:
 
 
 def _meets_by_environment(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
-    """MultiWorkerMirroredStrategy(self, cluster_resolver): without one and without TF_CONFIG each rank trains alone."""
+    """Return True if a strategy without a cluster_resolver was made without TF_CONFIG: each rank trains alone."""
     return len(args) < 2 and given.get("cluster_resolver") is None and CONFIG not in os.environ
 
 

@@ -25,7 +25,7 @@ def peers(facts: Facts, addresses: Sequence[str]) -> dict[str, str]:
 
 
 def _join_by_default(module: Any, watch: Watch) -> None:
-    """Have `init` without a tracker in its arguments take the one of this round."""
+    """Let `init` without a tracker in its arguments use the tracker of this round."""
     original = module.init
 
     @functools.wraps(original)
@@ -52,7 +52,7 @@ def _open_tracker(host: str, port: int, ranks: int) -> Any:
 
 
 def _count_rounds(module: Any, watch: Watch) -> None:
-    """A boosting round is a step. A model that goes on from a saved one counts the rounds of that, too."""
+    """Report each boosting round as a step. A model that continues a saved one counts its rounds, too."""
     original = module.CallbackContainer.after_iteration
     started: dict[int, int] = {}
 

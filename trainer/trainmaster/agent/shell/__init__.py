@@ -1,1 +1,1 @@
-"""The supervisor of one pod and what it talks with: operator, peers, zygotes, people."""
+"""The supervisor of one pod, and its communication with the operator, peers, zygotes and people."""

@@ -25,11 +25,11 @@ _MISDIRECTED = 421
 
 
 class Unreachable(Exception):
-    """Nobody answered, or not in our language: try again later."""
+    """No operator answered, or the answer was not understood. The agent tries again later."""
 
 
 class Refused(Exception):
-    """The operator answered with a status that says no: 401, 403, 410..."""
+    """The operator refused the request with an HTTP status such as 401, 403 or 410."""
 
     def __init__(self, status: int, text: str, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{status}: {text[:200]}")
@@ -50,7 +50,7 @@ class _Answer:
 
 
 class Access:
-    """What all connections of an agent share: where the operator is, how it proves who it is, and how we do."""
+    """What all connections of an agent share: the operator's address, and how both sides authenticate."""
 
     def __init__(self, url: str, token_file: str, ca_file: str = "") -> None:
         self._service = _address(url)
@@ -61,11 +61,11 @@ class Access:
         self._ca = ""
         self._tls: ssl.SSLContext | None = None
         self.session = ""
-        self.cut_off_until = 0.0  # monotonic; a fault on purpose
+        self.cut_off_until = 0.0  # monotonic; an injected fault
 
     @property
     def server_name(self) -> str:
-        """Every operator's certificate is valid for it, wherever that operator is reached."""
+        """Return the name for which every operator's certificate is valid, at any address."""
         return self._service[0]
 
     @property
@@ -73,7 +73,7 @@ class Access:
         return self._leader or self._service
 
     def authorization(self) -> tuple[str, str]:
-        """The header's line, and the session in it. The token is read each time, since it is rotated."""
+        """Return the header line, and the session in it. The token is read each time, because it is rotated."""
         if self.session:
             return f"Authorization: Session {self.session}\r\n", self.session
         if not self._token_file:
@@ -82,7 +82,8 @@ class Access:
             return f"Authorization: Bearer {file.read().strip()}\r\n", ""
 
     def tls(self) -> ssl.SSLContext | None:
-        """For a new connection: the certificates are read again, since they are rotated too."""
+        """Return the TLS context of a new connection. The certificates are read again, because they are rotated,
+        too."""
         if not self._secure:
             return None
         ca = ""
@@ -97,7 +98,8 @@ class Access:
         return self._tls
 
     def follow(self, text: bytes) -> bool:
-        """Go where a standby's answer says that the leader is; False: it doesn't say, or what we can't accept."""
+        """Use the leader's address from a standby's answer. Return False if there is none, or none that we may
+        accept."""
         try:
             leader = json.loads(text)["leader"]
             address = _address(leader)
@@ -109,13 +111,13 @@ class Access:
         return True
 
     def forget_leader(self) -> bool:
-        """Back to the service's address. False: we were there."""
+        """Use the service's address again. Return False if it was already in use."""
         known, self._leader = self._leader, None
         return known is not None
 
 
 class Connection:
-    """One request at a time over one TCP connection, opened when needed and kept."""
+    """One request at a time over one TCP connection, which is opened when needed and then kept."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -134,7 +136,7 @@ class Connection:
             self._streams = None
 
     async def _post(self, path: str, body: bytes, timeout_s: float) -> Directive:
-        """Raises Unreachable or Refused."""
+        """Send a request, and follow standbys to the leader. Raises Unreachable or Refused."""
         access = self._access
         for _ in range(_HOPS):
             answer = await self._ask(path, body, timeout_s)
@@ -154,8 +156,11 @@ class Connection:
             raise Unreachable(str(error)) from None
 
     async def _ask(self, path: str, body: bytes, timeout_s: float) -> _Answer:
-        """Raises Unreachable. A kept connection that the other side has closed is opened anew, and a leader that isn't
-        where a standby said is looked for behind the service's address, once each."""
+        """Send one request. Raises Unreachable.
+
+        If the other side has closed a kept connection, open a new one. If the leader is not where a standby said, use
+        the service's address. Each is done once.
+        """
         while True:
             kept = self._streams is not None
             try:
@@ -200,8 +205,11 @@ class Connection:
         return _Answer(status, headers, text, session)
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The service may lead to a machine that is gone: there a connection is tried for a moment only, while the
-        handshake with an operator that has thousands of them to do may take its time."""
+        """Open a connection.
+
+        The service may lead to a machine that is gone, so the connection itself has a short limit. The TLS handshake
+        has a longer one, because an operator may have thousands of them to do.
+        """
         if time.monotonic() < self._access.cut_off_until:
             raise OSError("cut off: a fault was asked for")
         tls = self._access.tls()
@@ -232,7 +240,7 @@ class Connection:
 
 
 def _address(url: str) -> tuple[str, int]:
-    """Raises ValueError."""
+    """Return (host, port) of a URL. Raises ValueError."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"operator address {url!r}: http://host:port is expected")

@@ -1,6 +1,7 @@
-"""Small messages between the agents of a round, at the port where each answers its peers, proven by the round's secret.
+"""Small messages between the agents of a round, at the port of each agent's peer server, authenticated by the round's
+secret.
 
-Any of them may be lost, doubled or late: whoever sends one that matters sends it again until it is answered.
+A message may be lost, duplicated or late. The sender of an important message repeats it until it is answered.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ Received = Callable[[dict[str, Any], StoreAddress], None]
 
 
 class Datagrams(asyncio.DatagramProtocol):
-    """`received(message, sender)` gets what somebody who knows the secret sent. Without a secret nothing is sent."""
+    """Sends and receives datagrams. `received(message, sender)` is called for senders that know the secret.
+
+    Without a secret nothing is sent.
+    """
 
     def __init__(self, received: Received) -> None:
         self.secret = ""
@@ -30,7 +34,7 @@ class Datagrams(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     async def open(self, address: StoreAddress | None) -> None:
-        """Listen beside the peers' port; where that can't be, there is no ring."""
+        """Listen at the number of the peers' port. If that is not possible, there is no ring."""
         if address is None:
             return
         loop = asyncio.get_running_loop()
@@ -61,7 +65,7 @@ class Datagrams(asyncio.DatagramProtocol):
         self._received(json.loads(body), StoreAddress(addr[0], addr[1]))
 
     def error_received(self, exc: Exception) -> None:
-        """Nobody listens there: that shows in the answers that don't come."""
+        """Ignore that no process listens there: the missing answers show it."""
 
     def _proof(self, body: bytes) -> bytes:
         return hmac.digest(self.secret.encode(), _PURPOSE + body, hashlib.sha256)[:_PROOF_BYTES]

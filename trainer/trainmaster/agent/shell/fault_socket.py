@@ -1,7 +1,7 @@
-"""Faults on purpose, in one pod: whoever may run a command in the pod's container may ask for them, nobody else.
+"""Injected faults in one pod. Only a person who may run a command in the pod's container can ask for them.
 
-What an agent can do to its rank, its store or itself it does at once. The rest it lays down for its ranks, which look
-for it at each step and ask here before they act, so that each fault fires once.
+Faults of a rank, of the store or of the agent that the agent can cause, it causes at once. The others are written to a
+file for its ranks, which look for it at each step and ask here before they act, so that each fault fires once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OF_RANKS = ("slow", "exit", "raise", "nan", "oom", "corrupt-checkpoint")
 
 
 class Impossible(Exception):
-    """Why a fault can't be done here, for people."""
+    """Why a fault cannot be injected here, for people."""
 
 
 class Faults:
@@ -48,17 +48,17 @@ class Faults:
         }
 
     async def open(self) -> None:
-        """Training doesn't depend on it: where it can't be opened, nothing can be asked for."""
+        """Listen for requests. If that is not possible, training continues and no fault can be requested."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             seen = os.lstat(self.folder)
             if seen.st_uid != os.geteuid() or seen.st_mode & 0o077:
-                raise PermissionError(f"{self.folder} belongs to somebody else, or is open to others")
+                raise PermissionError(f"{self.folder} belongs to another user, or is open to others")
             for left in (wire.SOCKET, wire.ARMED, wire.DISK_FULL):
                 (self.folder / left).unlink(missing_ok=True)
             self._server = await asyncio.start_unix_server(self._serve, sock=_listener(self.folder / wire.SOCKET))
         except OSError as error:
-            print(f"[agent] faults on purpose can't be asked for: {error}", flush=True)
+            print(f"[agent] no faults can be injected here: {error}", flush=True)
             return
         os.environ[environment.FAULT_DIR] = str(self.folder)  # for uploads, which run in this process
 
@@ -69,7 +69,7 @@ class Faults:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def environment(self) -> dict[str, str]:
-        """For ranks."""
+        """Return the variables for ranks."""
         return {environment.FAULT_DIR: str(self.folder)} if self._server is not None else {}
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,7 +80,7 @@ class Faults:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             print(f"[agent] malformed question about a fault: {error}", flush=True)
         except ConnectionError:
-            return  # whoever asked is gone
+            return  # the client is gone
         finally:
             writer.close()
 
@@ -106,7 +106,7 @@ class Faults:
         return True
 
     async def _do(self, fault: dict[str, Any]) -> str:
-        """Raises Impossible."""
+        """Inject a fault, and return what was done. Raises Impossible."""
         kind = fault["kind"]
         if fault["step"] == 0 and kind in self._acts:
             return await self._acts[kind](fault)
@@ -122,7 +122,7 @@ class Faults:
         return f"rank {fault['rank']} does it in {'step ' + str(fault['step']) if fault['step'] else 'its next step'}"
 
     def _rank(self, number: int) -> Any:
-        """The process of a rank. Raises Impossible."""
+        """Return the process of a rank. Raises Impossible if it does not run here."""
         round = self._supervisor.round
         for rank in round.ranks if round is not None else []:
             if rank.number == number and not rank.ended and rank.process is not None:
@@ -130,7 +130,7 @@ class Faults:
         raise Impossible(f"rank {number} doesn't run in this pod now")
 
     def _lay_down(self) -> None:
-        """For the ranks to see, whole or not at all."""
+        """Write the file of faults for ranks, completely or not at all."""
         target = self.folder / wire.ARMED
         if not self._armed:
             target.unlink(missing_ok=True)
@@ -155,13 +155,14 @@ class Faults:
         return f"no space is left for this pod's checkpoints for {fault['seconds']:g} s"
 
     async def _kill_agent(self, _: dict[str, Any]) -> str:
-        # Answered first: whoever asked gets to know that it was done.
+        # The answer is sent first, so that the client knows that it was done.
         asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGKILL)
         return "this agent dies now"
 
 
 def _listener(path: Path) -> socket.socket:
-    """For its owner alone, from the first moment on: the folder is."""
+    """Return a listening socket that only its owner can use, from the first moment on, because the folder is
+    private."""
     listener = socket.socket(socket.AF_UNIX)
     with wire.short(path) as name:
         listener.bind(name)
@@ -170,7 +171,7 @@ def _listener(path: Path) -> socket.socket:
 
 
 def request(words: list[str]) -> int:
-    """`trainmaster.agent fault JSON`: hands one fault to the agent of this pod, and says what becomes of it."""
+    """Send one fault to the agent of this pod, and print what happens (`trainmaster.agent fault JSON`)."""
     path = wire.folder(os.environ.get(environment.POD_UID, "")) / wire.SOCKET
     try:
         answer = wire.ask(path, {"do": json.loads(words[0])}, _ASK_TIMEOUT_S)

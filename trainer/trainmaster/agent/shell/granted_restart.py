@@ -1,8 +1,9 @@
-"""Restarts ranks while no leader answers, as often as the last leader granted.
+"""Restarts ranks while no leader answers, as often as the last leader has granted.
 
-The agent whose rank died tells the one beside rank 0, once its operator is silent. That one, if nobody answers it
-either, opens the next round on the store that it keeps open, and sends word around the ring. Round numbers go on by
-one, so storage is fenced as ever; whatever round a leader publishes wins over one that was opened so.
+When a rank dies and its agent's operator is silent, the agent tells the agent of rank 0's pod. If no leader answers
+that agent either, it opens the next round on the store that it keeps open, and informs the ring. The round number
+increases by one, so storage refuses the older round as usual. A round that a leader publishes takes precedence over a
+round that was opened in this way.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Grant:
         self._passed: set[int] = set()  # rounds that the next agent knows of
 
     def begin(self, assignment: Assignment) -> None:
-        """A round begins here, published or granted."""
+        """Note that a round begins here, published by a leader or granted."""
         self._assignment = assignment
         self._failed_at = self._asked_at = None
         if not assignment.minor:
@@ -46,11 +47,14 @@ class Grant:
             self._ring.begin(assignment.ring)
 
     def foresaw(self, published: Assignment) -> bool:
-        """Whether a leader wants what runs here already, but for the store: it decided while we did."""
+        """Return True if a leader wants the round that already runs here, except for the store.
+
+        Then the leader decided at the same time as we did.
+        """
         return grant_rules.same_work(self._assignment, published)
 
     def confirm(self, assignment: Assignment) -> None:
-        """A leader has published what runs here already."""
+        """Note that a leader has published the round that already runs here."""
         if self._assignment is None or assignment.minor < self._assignment.minor:
             return  # it doesn't know of our store yet
         self._assignment = dataclasses.replace(
@@ -71,7 +75,7 @@ class Grant:
                 timer.cancel()
 
     def look(self) -> None:
-        """Something happened to a rank here. When that is for a restart to mend, see to it that somebody does it."""
+        """Check whether a rank here failed in a way that a restart answers, and tell the agent of rank 0's pod."""
         if self._failed_at is None and self._wanted() is not None:
             self._failed_at = time.monotonic()
             self._tell()
@@ -85,19 +89,19 @@ class Grant:
             self._passed.add(message["round"])
 
     def _wanted(self) -> Verdict | None:
-        """Why a round should be opened."""
+        """Return the verdict because of which a round should be opened, or None."""
         a, round = self._assignment, self._supervisor.round
         if a is None or round is None or a.round != round.number or a.minor >= a.grant or self._stops():
             return None
         return round.verdict if grant_rules.answered_by_restart(round.verdict) else None
 
     def _stops(self) -> bool:
-        """A leader has begun something else, or this pod is to end."""
+        """Return True if a leader has begun something else, or this pod is about to end."""
         s, a = self._supervisor, self._assignment
         return a is None or s.draining_until is not None or not grant_rules.goes_on(a, s.directive)
 
     def _tell(self) -> None:
-        """Until a round opens; while the operator answers, it is its turn."""
+        """Repeat the request until a round opens. While the operator answers, nothing is requested."""
         verdict, a = self._wanted(), self._assignment
         if verdict is None or a is None or self._failed_at is None:
             return
@@ -114,7 +118,7 @@ class Grant:
             self._datagrams.send(a.first.address, message)
 
     def _asked(self, message: dict[str, Any]) -> None:
-        """At the agent beside rank 0. It is told again and again: each time is a look at whether to act."""
+        """Handle a request, on the agent of rank 0's pod. It is repeated; each time is a chance to act."""
         a, s = self._assignment, self._supervisor
         if a is None or a.group_rank != 0 or message["round"] != a.round or self._stops():
             return
@@ -158,7 +162,7 @@ class Grant:
 
 
 def _brief(verdict: Verdict, age_s: float) -> dict[str, Any]:
-    """A verdict that fits into a datagram."""
+    """Return a verdict that fits into a datagram."""
     return {
         "rank": verdict.rank,
         "cause": verdict.cause.value,

@@ -1,7 +1,7 @@
-"""Each agent asks the next one of its round whether it lives, four times a second.
+"""The heartbeat ring: each agent pings the next agent of its round four times a second.
 
-The operator hears each agent only now and then, and from one place. That a neighbour doesn't answer either is a second
-signal, from elsewhere.
+The operator hears each agent only at intervals, and from one place. A neighbour that does not answer either is a second
+signal, from another place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PING, PONG = "ping", "pong"
 
 
 class Ring:
-    """`changed` is called when the neighbour is lost, and when it is back."""
+    """The ring. `changed` is called when the neighbour is lost, and when it answers again."""
 
     def __init__(self, datagrams: Datagrams, changed: Callable[[], None]) -> None:
         self._datagrams = datagrams
@@ -34,7 +34,7 @@ class Ring:
 
     @property
     def lost(self) -> int | None:
-        """The slot of the neighbour, while it doesn't answer."""
+        """Return the slot of the neighbour while it does not answer, else None."""
         return self._next.slot if self._next is not None and self._unanswered >= UNANSWERED else None
 
     @property
@@ -42,7 +42,7 @@ class Ring:
         return self._next
 
     def begin(self, neighbour: Neighbour | None) -> None:
-        """A round begins, or its neighbour has become known."""
+        """Note that a round begins, or that its neighbour has become known."""
         self._next = neighbour
         self._unanswered = -1 - _AT_FIRST
         if self._timer is None and neighbour is not None:
@@ -62,7 +62,10 @@ class Ring:
                 self._changed()
 
     def _tick(self) -> None:
-        """Ticks are counted, not seconds: an agent that stood still itself has no reason to blame anybody."""
+        """Send a ping, and count it.
+
+        Ticks are counted instead of seconds, so that an agent that was stopped itself does not blame its neighbour.
+        """
         self._timer = asyncio.get_running_loop().call_later(PING_S, self._tick)
         if self._next is None:
             return

@@ -1,4 +1,4 @@
-"""Talking with the operator: a join always open, reports at intervals and at once, one of each in flight."""
+"""Communication with the operator: a join that is always open, and reports at intervals and at once."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ _MOST_EVENTS = 50
 
 
 def report_timeout_s(interval_s: float) -> float:
-    """Long intervals are those of a crowd. Its leader may be busy for longer with all that a failure sets off; whoever
-    gives up then and connects anew makes it busier."""
+    """Return the limit of a report, in seconds, which is longer for long intervals.
+
+    Long intervals mean many agents. After a failure their leader may be busy for longer, and agents that give up and
+    connect again would make it busier.
+    """
     return max(_REPORT_TIMEOUT_S, 2 * interval_s)
 
 
@@ -67,7 +70,7 @@ class Reporter:
         return [asyncio.create_task(work) for work in works]
 
     def at_once(self) -> None:
-        """Something happened: report it as soon as the report in flight, if any, is answered."""
+        """Report as soon as the report in flight, if any, is answered."""
         self._wake.set()
         self._urgent.set()
         round = self._supervisor.round
@@ -75,14 +78,17 @@ class Reporter:
             write_termination(self._supervisor.settings.termination_log, round.verdict)
 
     def cut_off(self, seconds: float) -> None:
-        """A fault on purpose: for so long no operator is reached, as behind a broken network."""
+        """Reach no operator for `seconds`, as behind a broken network. It is an injected fault."""
         self._access.cut_off_until = time.monotonic() + seconds
         self._join.close()
         self._report.close()
 
     def unanswered(self, since: float, silence_s: float) -> bool:
-        """No leader has answered what was asked since then: nobody was reached, or for so long nobody spoke who leads,
-        and for several times as long as answers take these days. Times are monotonic seconds."""
+        """Return True if no leader has answered a request since `since`, in monotonic seconds.
+
+        Either no operator was reached, or none that leads has answered for `silence_s`, and for several times as long
+        as recent answers have taken.
+        """
         now = time.monotonic()
         silence_s = max(silence_s, _SLOW * self._answer_s)
         if self._failed is not None and self._failed[0] >= since:
@@ -90,12 +96,12 @@ class Reporter:
         return self._sent_at is not None and now - max(self._sent_at, since) >= silence_s
 
     def drop(self) -> None:
-        """What the report in flight says is no longer so, should anybody come to read it."""
+        """Cancel the report in flight, because its content is no longer true."""
         if self._exchange is not None:
             self._dropped = self._exchange.cancel()
 
     async def last_words(self) -> None:
-        """One more report at the end, if the operator still listens."""
+        """Send one more report at the end, if the operator still answers."""
         if not self.fenced and self._joined.is_set():
             with contextlib.suppress(Unreachable, Refused):
                 await self._report.report(self._compose(), 2.0)
@@ -148,8 +154,11 @@ class Reporter:
             s.obey(directive)
 
     def _join_the_leader(self) -> None:
-        """A leader that is gone with its machine never answers the join that it holds. Who has heard a newer one by a
-        report needn't wait for that."""
+        """Cancel the join at a leader that has been replaced.
+
+        A leader that is gone with its machine never answers the join, and an agent that knows a newer leader from a
+        report need not wait.
+        """
         epoch = self._supervisor.directive.epoch if self._supervisor.directive else 0
         if self._joining is not None and self._joining[0] < epoch:
             self._superseded = self._joining[1].cancel()
@@ -249,15 +258,17 @@ class Reporter:
         )
 
     async def _away(self, error: Unreachable | Refused, pause: float, urgent: asyncio.Event | None = None) -> float:
-        """Wait with jitter before trying again, and no shorter than the operator asks; returns the next pause. What is
-        urgent waits for nobody who is merely away. A fenced agent ends."""
+        """Wait with jitter before trying again, not shorter than the operator asks, and return the next pause.
+
+        Urgent news do not wait if the operator is only unreachable. A fenced agent ends.
+        """
         if isinstance(error, Refused):
             self._heard()
         if isinstance(error, Refused) and error.status == _GONE:
             self.fenced = True
             self._supervisor.end(ExitCode.FENCED)
         if self._supervisor.draining_until is not None and isinstance(error, Unreachable):
-            self._supervisor.end(128 + 15)  # nobody is there to have ranks save together
+            self._supervisor.end(128 + 15)  # without an operator, ranks cannot save together
         asked = error.retry_after_s if isinstance(error, Refused) else 0.0
         wait = max(pause * random.uniform(0.5, 1.5), asked * random.uniform(1.0, 1.5))
         if urgent is None or asked:

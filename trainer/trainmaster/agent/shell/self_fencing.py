@@ -1,9 +1,9 @@
-"""When a pod must end by itself since nobody could tell it to.
+"""When a pod must end on its own, because no other process can reach it.
 
-Checkpoints of our own loop are fenced off by their lineage, files of a script are not. So a script's pod on a node
-that the cluster doesn't hear may only be replaced once its ranks are dead: its agent kills them when it has reached
-neither an operator nor the API server for a while, and the operator waits for longer than that. While only the
-operator is away, training goes on.
+Checkpoints of our own loop are protected by their lineage; files of a script are not. So a script's pod on a node that
+the cluster cannot reach may be replaced only when its ranks are dead. Its agent kills them when it has reached neither
+an operator nor the API server for a while, and the operator waits for longer than that. While only the operator is
+away, training continues.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from collections.abc import Mapping
 LEASE_S = 15.0
 LOOK_S = 1.0
 CONNECT_S = 2.0
-"""Since its last answer the operator waits for 20 s (`SCRIPT_FORCE_AFTER_S` of `planning.placement.pod_slots`): longer
+"""After its last answer the operator waits for 20 s (`SCRIPT_FORCE_AFTER_S` of `planning.placement.pod_slots`): longer
 than all three together."""
 
 
 def api_server(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """Where every pod of a cluster finds the API server; None outside of one."""
+    """Return the address at which every pod of a cluster finds the API server, or None outside of a cluster."""
     host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
     return (host, int(port)) if host and port.isdigit() else None
 
 
 class Lease:
-    """Renewed by each answer of an operator, and by the API server's being there."""
+    """A lease that each answer of an operator renews, and so does an API server that can be reached."""
 
     def __init__(self, api: tuple[str, int]) -> None:
         self._api = api
@@ -37,7 +37,7 @@ class Lease:
         self._renewed_at = time.monotonic()
 
     async def over(self) -> str:
-        """Returns, with words for people, when it has run out."""
+        """Wait until the lease has expired, and return why, for people."""
         while True:
             await asyncio.sleep(LOOK_S)
             if time.monotonic() - self._renewed_at < LEASE_S:

@@ -1,4 +1,4 @@
-"""The TCPStores that this pod hosts: of the round that runs, and of the one that may come next."""
+"""The TCPStores that this pod hosts: that of the running round, and one for the next round."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Store:
 
 
 class Stores:
-    """`changed` is called when a store opened or was lost."""
+    """The stores. `changed` is called when a store has opened or was lost."""
 
     def __init__(self, settings: Settings, zygotes: Zygotes, changed: Callable[[], None]) -> None:
         self._settings = settings
@@ -43,11 +43,11 @@ class Stores:
 
     @property
     def lost(self) -> bool:
-        """Whether the store of the round that runs was ours and is gone."""
+        """Return True if the store of the running round was hosted here and is gone."""
         return self._current is not None and self._current.lost
 
     def take(self, address: StoreAddress) -> None:
-        """A round begins with the store at `address`: if it is ours, it is the next one no more. The old one ends."""
+        """Use the store at `address` for the round that begins, and end the store of the old round."""
         old, self._current = self._current, None
         if self._next is not None and self._next.address == address:
             self._current, self._next = self._next, None
@@ -83,7 +83,7 @@ class Stores:
         asyncio.get_running_loop().add_reader(ours.socket, self._receive, store)
 
     def kill_current(self) -> bool:
-        """A fault on purpose. False: the store of the round that runs isn't ours."""
+        """Kill the store of the running round, as an injected fault. Return False if it is not hosted here."""
         if self._current is None or self._current.lost:
             return False
         self._end(self._current)

@@ -1,7 +1,8 @@
-"""The supervisor of one pod: obeys the operator's directives, runs its ranks, tells what becomes of them.
+"""The supervisor of one pod: it obeys the operator's directives, runs the pod's ranks, and reports what happens to
+them.
 
 Torch is never imported here. Everything between the death of a rank and the fork of its successor is a chain of
-callbacks in one event loop: no polling interval and no pause lies on it.
+callbacks in one event loop, without a polling interval or a pause.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Supervisor:
         self._reopening: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
-        """Live until the operator, a signal or a fence says otherwise; returns the exit code."""
+        """Run until the operator, a signal or a fence ends it. Return the exit code."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._terminated)
         loop.add_signal_handler(signal.SIGINT, self._terminated)
@@ -144,7 +145,8 @@ class Supervisor:
             self.exit_code.set_result(int(code))
 
     def begin_granted(self, assignment: Assignment) -> None:
-        """A round that no leader has published: one that a leader publishes wins, even under the same number."""
+        """Begin a round that no leader has published. A round that a leader publishes replaces it, even with the same
+        number."""
         self._note(f"round {assignment.round} opens by the grant: no operator answers")
         self._begin(assignment, time.monotonic_ns())
         self.reporter.drop()
@@ -186,16 +188,16 @@ class Supervisor:
         self.reporter.at_once()
 
     def _holders(self) -> list[Rank]:
-        """Ranks of older rounds that have memory of a device: it becomes free only when they are reaped."""
+        """Return ranks of older rounds that hold device memory, which is free only when they are reaped."""
         return [r for old in self._old_rounds for r in old.ranks if not r.ended and r.progress().device_bytes]
 
     @property
     def warming(self) -> bool:
-        """Ranks can't be started yet: who waits for a pod to train on with needn't wait for it to import, too."""
+        """Return True while ranks cannot be started yet, because the zygote still imports."""
         return self._way() is None
 
     def _way(self) -> str | None:
-        """How ranks are to be started: learned, pristine or exec; None: that isn't known before the zygote serves."""
+        """Return how ranks are started: learned, pristine or exec; None until the zygote serves."""
         if not self.zygotes.alive:
             return None
         if self.settings.entry is None or self.settings.command.flags or self.settings.key() != self._zygotes_key:
@@ -246,7 +248,7 @@ class Supervisor:
         rank.started(self.zygotes.start(link, entry, env, os.getcwd(), rank.descriptors(), rank.exited))
 
     def _own_cpus(self, assignment: Assignment, pod_rank: int) -> list[int]:
-        """That a rank is pinned to; none where it isn't."""
+        """Return the CPUs that a rank is pinned to, [] if it is not."""
         ranks, index = neighbours(self.settings, assignment, pod_rank)
         if not self.settings.pinning or ranks == 1:
             return []
@@ -262,7 +264,7 @@ class Supervisor:
         self.grant.look()
 
     def _heard(self, message: dict[str, Any], sender: StoreAddress) -> None:
-        """From another agent of the round."""
+        """Handle a message of another agent of the round."""
         kind = message["kind"]
         (self.ring if kind in (PING, PONG) else self.grant).heard(kind, message, sender)
 
@@ -287,7 +289,7 @@ class Supervisor:
             self._event("ProcessUnkillable", words)
 
     def _bury(self) -> None:
-        """Let go of old rounds whose ranks have all ended."""
+        """Forget old rounds whose ranks have all ended."""
         for old in [o for o in self._old_rounds if not o.alive]:
             self._old_rounds.remove(old)
             old.close()
@@ -338,7 +340,7 @@ class Supervisor:
         )
 
     def _learn(self, rank: Rank) -> None:
-        """One rank's list is enough: those of a round hardly differ."""
+        """Let the zygote learn the imports of a rank. One rank is enough, because those of a round hardly differ."""
         if self.settings.key() != self._zygotes_key:
             return  # the restart command has other variables than the command that the zygotes were started for
         forks = self.settings.zygote_enabled and self.settings.entry is not None and not self.settings.command.flags
@@ -347,7 +349,8 @@ class Supervisor:
             self.zygotes.learn(rank.imports, rank.imported_variables, self.settings.import_environment())
 
     def _distrust_failed_start(self) -> None:
-        """A forked round in which no rank came to a step: perhaps the zygote's fault, so take the slower way."""
+        """Start ranks in a slower way after a forked round in which no rank completed a step: the zygote may be the
+        reason."""
         failed = self.round
         if failed is None:
             return
@@ -412,7 +415,7 @@ class Supervisor:
             self._offer_store()
 
     def _look_for_launchers(self, round: Round, looks_after_s: tuple[float, ...]) -> None:
-        """Fail a round in whose ranks a launcher starts a world of its own. Only scripts have such programs."""
+        """Fail a round in whose ranks a launcher starts a world of its own. Only scripts can do that."""
         if self.settings.own_loop or round is not self.round or round.verdict is not None:
             return
         for rank in round.ranks:
@@ -452,7 +455,7 @@ class Supervisor:
         self.reporter.at_once()
 
     async def _first_end(self, tasks: list[asyncio.Task[None]]) -> int:
-        """The exit code, or the exception of a task: those run for ever unless something is broken."""
+        """Return the exit code, or raise the exception of a task: tasks end only if something is broken."""
         waiting: set[asyncio.Future[Any]] = {self.exit_code, *tasks}
         while not self.exit_code.done():
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -461,7 +464,8 @@ class Supervisor:
         return self.exit_code.result()
 
     def _terminated(self) -> None:
-        """SIGTERM: tell the operator, who has all ranks save; end when they have, at the latest after the grace."""
+        """Handle SIGTERM: tell the operator, which lets all ranks save; end when they have, or when the grace is
+        over."""
         if self.draining_until is not None or self.round is None or not self.round.alive:
             self.end(128 + signal.SIGTERM)
             return
@@ -495,11 +499,11 @@ class Supervisor:
         self.reporter.at_once()
 
     def _note(self, message: str) -> None:
-        """For the log of this pod, where somebody looks who asks how ranks are started."""
+        """Write a sentence to the log of this pod."""
         print(f"[agent] {message}", flush=True)
 
     def _advise(self, reason: str, message: str) -> None:
-        """For the owner of the job as well, who can change something about it."""
+        """Write a sentence to the log and to the job's events, because the job's owner can act on it."""
         self._note(message)
         self._event(reason, message)
 
@@ -513,7 +517,7 @@ class Supervisor:
 
 
 def _oom_kills() -> int:
-    """How often the kernel's out-of-memory killer struck in this container, by cgroup v2 or v1."""
+    """Return how many processes the kernel's out-of-memory killer has killed in this container (cgroup v2 or v1)."""
     for place in _OOM_COUNTS:
         try:
             with open(place) as file:

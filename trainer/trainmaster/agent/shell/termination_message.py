@@ -8,7 +8,7 @@ from trainmaster.contract.wire import Verdict, verdict_text
 
 
 def write_termination(path: str, verdict: Verdict | None) -> None:
-    """Write the verdict, in words, if there is one and a place for it."""
+    """Write the verdict as text, if there is a verdict and a file for it."""
     if not path or verdict is None:
         return
     with contextlib.suppress(OSError), open(path, "wb") as file:

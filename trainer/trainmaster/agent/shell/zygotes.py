@@ -1,7 +1,7 @@
-"""The supervisor's view of its zygotes: which there are, starting processes through them, their ends.
+"""The supervisor's view of its zygotes: which exist, how processes are started through them, and how these end.
 
-Every process of a pod is a child of a zygote, executed ones too: it is reaped there, and its end is told over a
-connection that this module reads.
+Every process of a pod is a child of a zygote, also one that is executed. The zygote reaps it, and reports its end over
+a connection that this module reads.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Process:
 
 
 class Zygotes:
-    """`changed` is called when a zygote came or went, `note` with words for people."""
+    """All zygotes. `changed` is called when one appears or ends, `note` with sentences for people."""
 
     def __init__(
         self, key: str, load: dict[str, str], changed: Callable[[], None], note: Callable[[str], None]
@@ -81,7 +81,7 @@ class Zygotes:
         return self._root is not None
 
     def best(self) -> Link | None:
-        """The zygote that knows most: the learned one, else the pristine one, else None."""
+        """Return the zygote with the most imports: the learned one, else the pristine one, else None."""
         return self._links.get("learned") or self._links.get("pristine")
 
     def pristine(self) -> Link | None:
@@ -119,7 +119,10 @@ class Zygotes:
         return process
 
     def learn(self, imports: list[list[str]], variables: dict[str, str | None], env: dict[str, str]) -> None:
-        """Have a zygote import what a rank has imported. variables: that its imports have set; env: what it ran in."""
+        """Let a zygote import what a rank has imported.
+
+        `variables` are those that its imports have set, and `env` is the environment that it ran in.
+        """
         if self._root is not None:
             body = {"op": "learn", "key": self._key, "imports": imports, "variables": variables, "env": env}
             packets.send(self._root.socket, body)
@@ -133,7 +136,8 @@ class Zygotes:
             packets.send(self._root.socket, {"op": "bar", "key": self._key})
 
     def close(self) -> None:
-        """Let go of all zygotes: each kills what it started for us. Our own ends."""
+        """Close the connections to all zygotes. Each kills the processes that it started for us, and our own zygote
+        ends."""
         self._closing = True
         loop = asyncio.get_running_loop()
         for link in [self._root, *self._links.values(), *(p.link for p in self._processes.values())]:

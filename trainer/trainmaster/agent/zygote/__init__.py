@@ -1,1 +1,1 @@
-"""The zygotes: processes that have imported what ranks need, and fork them."""
+"""The zygotes: processes that have imported what ranks need, and from which ranks are forked."""

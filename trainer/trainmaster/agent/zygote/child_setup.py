@@ -25,7 +25,7 @@ from trainmaster.host import pinning, processes
 from trainmaster.rank import failure_message, script
 
 set_by_imports: dict[str, str | None] = {}
-"""In a learned zygote: variables that its imports have set, or (None) deleted, as they do in a rank."""
+"""Variables that the imports of a learned zygote have set, or deleted (None), as they do in a rank."""
 
 _FIRST_FD = 64  # above what programs expect to be free, so that nothing of theirs collides with it
 
@@ -90,7 +90,7 @@ def run(entry: dict[str, Any]) -> None:
 
 
 def _refresh(env: Any) -> None:
-    """What a process reads from its environment when it starts, and what must differ between forks."""
+    """Read again what a process reads from its environment at its start, and reseed what must differ between forks."""
     random.seed()
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy.random" in sys.modules:
@@ -110,7 +110,7 @@ def _refresh(env: Any) -> None:
 
 
 def _forget_zygotes_places() -> None:
-    """What modules of the standard library have kept of where and when the zygote was started."""
+    """Reset what modules of the standard library have kept from the start of the zygote, such as its folder."""
     time.tzset()
     try:
         place = os.getcwd()

@@ -1,7 +1,7 @@
 """Registers torch's own collective backends in the zygote.
 
-Since 2.15 torch finds them by asking every installed distribution for entry points, at the first process group: 10 ms
-of each rank's start. Registering only notes a constructor; forks inherit that.
+Since 2.15, torch finds them by asking every installed distribution for entry points at the first process group, which
+takes 10 ms of each rank's start. The registration only stores a constructor, which forks inherit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def register() -> None:
-    """Does nothing with a torch that registers its backends when it is imported."""
+    """Register torch's backends. Do nothing with a torch that registers them when it is imported."""
     backend: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "Backend", None)
     ensure = getattr(backend, "_ensure_backend_registered", None)
     if ensure is None:

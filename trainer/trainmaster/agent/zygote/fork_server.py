@@ -31,7 +31,7 @@ MARK = "TRAINMASTER_RANK_MARK"  # tells whose daemon a process is that left its 
 
 @dataclass
 class Birth:
-    """What a freshly forked child is to become."""
+    """What a newly forked child is to become."""
 
     kind: str  # start, candidate
     request: dict[str, Any]
@@ -50,7 +50,7 @@ class Child:
 
 @dataclass(eq=False)
 class Connection:
-    """One agent, or the control connection of a zygote. Sends never block: what doesn't fit waits in `outbox`."""
+    """A connection to one agent, or to a zygote. Sends never block: what does not fit waits in `outbox`."""
 
     socket: socket.socket
     outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque)
@@ -96,6 +96,7 @@ class Server:
         return connection
 
     def serve(self) -> Birth | None:
+        """Serve until the server ends, and return None then. In a forked child, return its birth."""
         while self.running:
             for key, events in self._selector.select():
                 if events & selectors.EVENT_WRITE:
@@ -107,7 +108,7 @@ class Server:
         return None
 
     def fork(self, birth: Birth, child: Child) -> Birth | None:
-        """Fork a child; returns `birth` in it and None here, where `child` is then on the books."""
+        """Fork a child. Return `birth` in the child, and None here, where `child` is registered."""
         pid = os.fork()
         if pid == 0:
             self._leave()
@@ -147,7 +148,7 @@ class Server:
         self.running = False
 
     def _leave(self) -> None:
-        """In a child: let go of everything that belongs to the server."""
+        """Close everything that belongs to the server, in a child."""
         signal.set_wakeup_fd(-1)
         self._selector.close()
         os.close(self._wake_read)

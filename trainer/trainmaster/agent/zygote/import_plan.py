@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Imported(NamedTuple):
-    """A module that a rank has imported. `within`: the import that it was part of, "" for none."""
+    """A module that a rank has imported. `within` is the import that it was part of, or ""."""
 
     name: str
     within: str

@@ -1,6 +1,6 @@
-"""Packets between an agent and its zygotes: SOCK_SEQPACKET, one JSON object each, descriptors beside it.
+"""Packets between an agent and its zygotes: SOCK_SEQPACKET, one JSON object in each packet, with file descriptors.
 
-A body too large for one packet (a long environment, a list of modules) travels in a memory file.
+A body that is too large for a packet (a long environment, a list of modules) is sent in a memory file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(sock: socket.socket, body: dict[str, Any], fds: list[int] | None = None) -> None:
-    """Raises OSError when the other end is gone, BlockingIOError when a non-blocking socket is full."""
+    """Send a packet. Raises OSError if the other end is closed, and BlockingIOError if a non-blocking socket is
+    full."""
     raw = json.dumps(body).encode()
     if len(raw) <= INLINE:
         socket.send_fds(sock, [raw], fds or [])
@@ -35,7 +36,7 @@ def send(sock: socket.socket, body: dict[str, Any], fds: list[int] | None = None
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next packet and its descriptors (close-on-exec); None when the other end is gone."""
+    """Return the next packet and its file descriptors (close-on-exec), or None if the other end is closed."""
     try:
         raw, fds, _, _ = socket.recv_fds(sock, INLINE + 1, _MAX_FDS)
     except ConnectionResetError:

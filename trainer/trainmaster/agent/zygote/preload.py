@@ -1,8 +1,8 @@
-"""A zygote that learns: a candidate imports what ranks needed and is promoted only if it can still be forked safely.
+"""A zygote that learns: a candidate imports what ranks needed, and is used only if it can still be forked safely.
 
-Safe means: no socket, no device and no further thread was opened by an import, and a trial fork that runs an OpenMP
-and a BLAS region ends in time (a used thread pool hangs after a fork). The candidate looks after each module, nested
-ones too, so that the module which did the harm is known, and not only the import of the script that it was part of.
+This is the case if no import opened a socket, a device or a further thread, and a trial fork that runs an OpenMP and a
+BLAS region ends in time (a thread pool that was used hangs after a fork). The candidate checks after each module,
+nested ones too, so that the module that did the harm is known.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ FORK_SAFE = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow would, too
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # the default check calls cuInit, which poisons forks
 }
-"""Variables of a zygote, under which libraries can be imported and forked. Ranks have them only if they had them."""
+"""Variables with which a zygote can import libraries and still be forked. Ranks get them only if the job sets them."""
 
 
 @dataclass
 class Refusal:
-    """Why a candidate can't be forked. `stack`: the imports that it was in, the innermost first; empty: it was no
-    import's doing."""
+    """Why a candidate cannot be forked. `stack` has the imports it was in, innermost first; empty if no import is to
+    blame."""
 
     stack: list[str]
     reason: str
@@ -45,7 +45,7 @@ class Refusal:
 
 @dataclass
 class Outcome:
-    """What a candidate found. refused: None if it may be promoted."""
+    """What a candidate found. `refused` is None if it may be used."""
 
     imported: int = 0
     failed: dict[str, str] = field(default_factory=dict)
@@ -53,8 +53,10 @@ class Outcome:
 
 
 def preload(names: Iterable[str]) -> dict[str, str]:
-    """Import `names`, each if it can be; returns those that can't with the reason. Without torch, nothing that follows
-    it is tried."""
+    """Import each of `names` that can be imported. Return the others with the reasons.
+
+    If torch cannot be imported, the names after it are not tried.
+    """
     failed: dict[str, str] = {}
     for name in names:
         try:
@@ -67,7 +69,7 @@ def preload(names: Iterable[str]) -> dict[str, str]:
 
 
 def is_absent(package: str) -> bool:
-    """Return whether this image does not have a package at all: frameworks other than torch need none of it."""
+    """Return True if this image does not have a package at all, as with frameworks other than torch."""
     try:
         return importlib.util.find_spec(package) is None
     except ModuleNotFoundError:  # a finder of the image's own says so
@@ -105,7 +107,7 @@ def learn(names: Sequence[str], barred: Collection[str], diary: int, refuse: Cal
 
 
 class _Guard:
-    """Looks after each module that was loaded whether its import did harm."""
+    """Checks after each module that was loaded whether its import did harm."""
 
     def __init__(self, barred: frozenset[str], diary: int, refuse: Callable[[Refusal], NoReturn]) -> None:
         self._barred = barred
@@ -128,7 +130,8 @@ class _Guard:
         self._note(self._stack[-1] if self._stack else "")
 
     def look(self, stack: list[str], *, devices: bool) -> None:
-        """devices: look for mapped ones too, which takes a millisecond."""
+        """Refuse the candidate if an import did harm. With `devices`, mapped devices are checked, too, in a
+        millisecond."""
         reason = self._harm(devices=devices)
         if reason:
             self._refuse(Refusal(stack, reason))
@@ -137,7 +140,7 @@ class _Guard:
         os.pwrite(self._diary, name.encode()[:200].ljust(200), 0)
 
     def _harm(self, *, devices: bool) -> str:
-        """What was done that a fork would not survive, "" if nothing."""
+        """Return what was done that a fork would not survive, or ""."""
         if processes.thread_count() > self._threads:
             return "it started a thread"
         for thing in sorted((_files() - self._files) | (_devices() - self._devices if devices else set())):
@@ -167,7 +170,7 @@ def _files() -> set[str]:
 
 
 def _devices() -> set[str]:
-    """Mapped devices."""
+    """Return the devices that are mapped into memory."""
     found = set()
     with open("/proc/self/maps") as maps:
         for line in maps:

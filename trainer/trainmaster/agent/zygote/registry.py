@@ -1,4 +1,4 @@
-"""The root's books: which zygotes there are, for which key, and which agents to tell."""
+"""The registry of the root: which zygotes exist, for which key, and which agents are told."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from trainmaster.agent.zygote.fork_server import Birth, Child, Connection, Serve
 from trainmaster.agent.zygote.import_plan import Imported, blame, choose, join, packages
 
 _KMP = "KMP_"
-"""How variables of Intel's and LLVM's OpenMP begin. accelerate sets some on CPUs, also where torch has GNU's OpenMP."""
+"""Prefix of the variables of Intel's and LLVM's OpenMP. accelerate sets some on CPUs, also where torch has GNU's
+OpenMP."""
 _RETRIES = 12  # candidates for one list of imports, each without the module that spoilt the last
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a zygote imports: what ranks have imported, under their environment, and what that set in it."""
+    """What a zygote imports: the imports of ranks, their environment, and the variables that the imports set."""
 
     imports: list[Imported]
     variables: dict[str, str | None]
     env: dict[str, str]
 
     def more(self, other: Lesson) -> Lesson:
-        """This and, after it, what `other` has besides."""
+        """Return this lesson, followed by what only `other` has."""
         return Lesson(join(self.imports, other.imports), {**other.variables, **self.variables}, other.env)
 
 
 @dataclass(eq=False)
 class Zygote:
-    """A process that forks for agents of one key; the pristine one's key is ""."""
+    """A process that forks for agents of one key. The key of the pristine zygote is ""."""
 
     key: str
     control: Connection | None
@@ -78,7 +79,7 @@ class Nursery:
         self._agents.add(self._server.connect(sock, closed=partial(self._left, only=only)))
 
     def raise_pristine(self) -> Birth | None:
-        """Fork the pristine zygote; returns its birth in the child."""
+        """Fork the pristine zygote. Return its birth in the child."""
         ours, theirs = packets.pair()
         self._pristine = Zygote(key="", control=None)
         control = self._server.connect(ours, closed=partial(self._control_closed, self._pristine))
@@ -109,7 +110,7 @@ class Nursery:
         self._answer(connection)
 
     def _answer(self, connection: Connection) -> None:
-        """Hand an agent the zygotes that can fork for it, or say that none can."""
+        """Send an agent the connections to the zygotes that can fork for it, or report that none can."""
         differing = self._differing(connection)
         if differing and self._forking:
             message = f"ranks are executed, not forked: {', '.join(differing)} differs from the zygote's"
@@ -124,13 +125,14 @@ class Nursery:
             self._introduce(connection, self._learned[connection.key])
 
     def _differing(self, connection: Connection) -> list[str]:
-        """The variables in which an agent's ranks differ from what a zygote has read when it loaded its libraries."""
+        """Return the variables in which an agent's ranks differ from those that a zygote read when it loaded its
+        libraries."""
         ours, theirs = load_environment(os.environ), connection.load
         unread = () if self._reads_kmp else (_KMP,)
         return sorted(n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n) and not n.startswith(unread))
 
     def _introduce(self, agent: Connection, zygote: Zygote) -> None:
-        """Hand the agent one end of a connection, and the zygote the other."""
+        """Send the agent one end of a connection, and the zygote the other one."""
         if zygote.control is None:
             return
         one, other = packets.pair()
@@ -181,14 +183,14 @@ class Nursery:
             del self._learned[zygote.key]
 
     def _stop_forking(self, reason: str) -> None:
-        """This image has a torch that can't be imported ahead: the root goes on, and only executes."""
+        """Only execute ranks from now on, because this image has a torch that cannot be imported in advance."""
         self._forking = False
         self._note("", f"ranks are executed, not forked: {reason}")
         for agent in self._agents:
             self._server.send(agent, {"event": "zygote", "kind": "none", "modules": 0})
 
     def _pristine_ended(self) -> None:
-        """Its ranks are gone with it; agents see their connections end. Another one is raised by a new root."""
+        """End the server: the pristine zygote's ranks are gone with it, and a new root creates another one."""
         self._note("", "the zygote that ranks are forked from ended")
         self._server.running = False
 
@@ -204,8 +206,8 @@ class Nursery:
             self._teach(key, told)
 
     def _teach(self, key: str, told: Lesson) -> None:
-        """Have a zygote that imports what is told as well, unless there is one. With nothing to import it is one that
-        is known to fit."""
+        """Let a zygote import what is told, unless there is one. With nothing to import, it is one that is known to
+        fit."""
         learned = self._learned.get(key)
         lesson = learned.lesson.more(told) if learned is not None else told
         barred = self._barred.get(key, set())
@@ -213,7 +215,7 @@ class Nursery:
             self._conceive(key, lesson, tries=0)
 
     def _conceive(self, key: str, lesson: Lesson, *, tries: int) -> None:
-        """Have the pristine zygote fork a candidate that imports what is left of `lesson`."""
+        """Let the pristine zygote fork a candidate that imports what is left of `lesson`."""
         assert self._pristine is not None
         if self._pristine.control is None:
             return
@@ -250,9 +252,11 @@ class Nursery:
             self._teach(key, wanted)
 
     def _refuse(self, zygote: Zygote, stack: list[str], reason: str) -> None:
-        """Bar the module that spoilt this candidate and try without it. stack: the imports that it was in, the
-        innermost first. When none of them is to blame, learn no more for this key: what has been imported for all
-        ranks is still worth a fork."""
+        """Bar the module that did harm to this candidate, and try again without it.
+
+        `stack` has the imports that the candidate was in, innermost first. If none of them is to blame, learn no more
+        for this key; what was imported for all ranks can still be forked.
+        """
         self._forget_candidate(zygote)
         zygote.ready = True  # its connection will close: that is no further failure
         key = zygote.key
@@ -274,7 +278,7 @@ class Nursery:
             zygote.diary = -1
 
     def _bar(self, connection: Connection, body: dict[str, Any], _: list[int]) -> None:
-        """A round whose ranks were forked from this key's learned zygote failed to start: never fork from it again."""
+        """Never fork from this key's learned zygote again, because a round that was forked from it failed to start."""
         key = body["key"]
         self._closed_keys.add(key)
         zygote = self._learned.pop(key, None)

@@ -3,11 +3,11 @@
 Three kinds of processes, all running `fork_server.Server`:
     root      imports nothing heavy; accepts agents, executes programs, starts the others
     pristine  forked from the root at once; has imported torch and the trainer, where there is torch, and run nothing
-    learned   forked from the pristine one; has imported what ranks turned out to need besides
+    learned   forked from the pristine one; has also imported what ranks turned out to need
 An agent says which key (interpreter, flags, environment) it is of and is handed a connection to each zygote that
 can fork for it, directly: no packet of a rank's life passes through the root.
 
-Packets to the root beside those of `fork_server`:
+Packets to the root, in addition to those of `fork_server`:
     {"op": "hello", "key": text, "load": {...}}    load: variables that only a process started with them has
     {"op": "learn", "key": text, "imports": [[name, within], ...], "variables": {...}, "env": {...}}
         what a rank has imported, and the variables that its imports have set; see `import_plan`, `import_log`
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _start(born: Birth) -> None:
-    """Be a rank, a store or a program. Does not return."""
+    """Become a rank, a store or a program. It does not return."""
     entry = born.request["entry"]
     executed = entry["kind"] == "exec"
     child_setup.become(born, execute=executed)
@@ -99,7 +99,7 @@ def _pristine(born: Birth, names: list[str]) -> Birth:
     reason = f"importing {','.join(names)} started {threads - 1} threads" if threads > 1 else ""
     if "torch" in failed and not preload.is_absent("torch"):
         reason = f"torch can't be imported: {failed['torch']}"
-    if MODULES not in os.environ:  # nobody has asked for these: an image need not have them all
+    if MODULES not in os.environ:  # these are defaults: an image need not have them all
         failed = {name: why for name, why in failed.items() if not why.startswith("ModuleNotFoundError")}
     _raised(control, failed, {"stack": [], "reason": reason} if reason else None)
     if reason:
@@ -141,7 +141,7 @@ def _raised(control: socket.socket, failed: dict[str, str], refused: dict[str, A
 
 
 def _detach(born: Birth) -> socket.socket:
-    """Leave the parent's ways; returns the connection to the root."""
+    """Detach this process from its parent, and return the connection to the root."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -36,8 +36,10 @@ def host(address: str) -> None:
 
 
 def opened(address: str, port: int, listener: socket.socket) -> Any:
-    """Return the store that serves on `listener`. Without torch it is the listener: nobody here speaks to a store then,
-    and scripts may still want an address that is theirs alone."""
+    """Return the store that serves on `listener`.
+
+    Without torch it is the listener itself: no process uses a store then, but scripts may need an address of their own.
+    """
     try:
         distributed = importlib.import_module("torch.distributed")
     except ImportError:

@@ -7,7 +7,7 @@ from trainmaster.checkpoint.files.storage import Storage
 from trainmaster.contract.wire.checkpoint_format import MANIFEST, parse_directory
 
 ABANDONED = "abandoned.json"
-"""A file in the directory of a checkpoint that can't be completed: the shard of a rank was given up."""
+"""A file in the directory of a checkpoint that can't be completed, because the shard of a rank was given up."""
 
 
 def retain(storage: Storage, keep: int, newest: str) -> list[str]:

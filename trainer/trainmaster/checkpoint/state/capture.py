@@ -187,7 +187,7 @@ DTYPES: dict[str, torch.dtype] = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""Names of the safetensors format."""
+"""torch's dtypes by their names in the safetensors format."""
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 

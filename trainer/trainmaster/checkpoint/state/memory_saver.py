@@ -154,7 +154,7 @@ class RamSaver:
     def _finish(self, slot: _Slot, step: int, layout: Layout, values: dict[str, Any], common: dict[str, Any]) -> None:
         head = header(layout, values, common, self._reserved)
         if len(head) != self._reserved:
-            raise OSError(errno.EFBIG, "the state beside the tensors has grown")
+            raise OSError(errno.EFBIG, "the state that is not a tensor has grown too large for the file")
         slot.memory[: len(head)] = head
         size = self._reserved + layout.size
         receipt = Receipt(

@@ -39,7 +39,7 @@ class Checkpoint:
     storage: Storage | RamFile
     directory: str
     manifest: Manifest
-    tier: str = "storage"  # of the whole: the farthest that any rank loads from
+    tier: str = "storage"  # the farthest tier that any rank loads from
 
     @property
     def path(self) -> str:
@@ -326,4 +326,4 @@ def locate(path: str) -> tuple[str, str]:
     for name in found:
         if MANIFEST in whole.list(name):
             return whole.root, name
-    raise ConfigError(f"{path} is neither a checkpoint (step-N.rM with a {MANIFEST}) nor a folder with any")
+    raise ConfigError(f"{path} is neither a checkpoint (step-N.rM with a {MANIFEST}) nor a folder with checkpoints")

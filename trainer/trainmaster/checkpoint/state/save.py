@@ -140,7 +140,7 @@ class Saver:
         self._newest: _Copy | None = None
         self._thread: threading.Thread | None = None
         self._saved: set[int] = set()
-        self.failure = ""  # of the newest save; an upload that fails in the agent does not set it
+        self.failure = ""  # why the newest save failed; an upload that fails in the agent does not set it
 
     def save(self, step: int, snapshot: Snapshot, common: dict[str, Any]) -> bool:
         """Start to copy and send this rank's pieces. Return False if this step was saved before.
@@ -232,7 +232,7 @@ class Saver:
 class Layout:
     """How pieces lie in a file in the safetensors format, after its header."""
 
-    entries: dict[str, Any]  # of the header
+    entries: dict[str, Any]  # the entries of the header
     chunks: dict[str, Any]  # {key: [name, shape of the whole, offset]} of the pieces that aren't whole tensors
     parts: list[tuple[int, int, torch.Tensor]]  # (start, end, content)
     size: int

@@ -25,7 +25,8 @@ from trainmaster.host import pod
 
 Address = dict[str, Any]
 Fetch = Callable[[Address, int, int, int], None]
-"""(address, step, round, rank): bring a peer's file and its receipt into the own folder. OSError if that fails."""
+"""A function of (address, step, round, rank) that copies a peer's file and its receipt into the own folder. It raises
+OSError if that fails."""
 
 
 @dataclass(frozen=True)

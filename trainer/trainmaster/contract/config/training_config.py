@@ -93,8 +93,8 @@ class TrainingSpec(Grown):
     )
     divergence: DivergenceConfig = Field(
         default_factory=DivergenceConfig,
-        description="When a training step is considered to have diverged, although no rank has failed. A loss that is "
-        "not finite always is.",
+        description="When a training step is considered to have diverged, although no rank has failed. A step whose "
+        "loss is not finite has always diverged.",
     )
     evaluation: EvaluationConfig | None = Field(
         None, description="The loss on data that the model is not trained on. Default: there are no evaluations."

@@ -1,8 +1,8 @@
-"""Reads a launcher's options by the launcher's own parser, in the interpreter that has it.
+"""Reads a launcher's options with the launcher's own parser, in the interpreter that has it.
 
-Asking imports torch, which takes seconds. So it is done once, when an agent starts or a person asks; what our table of
-torchrun's options reads in full needs no asking; and an answer is kept in a folder, where there is one, for the agents
-that start later on the same machine.
+This imports torch, which takes seconds. So it is done once, when an agent starts or a person asks. It is not needed if
+our table of torchrun's options knows all of the options, and an answer is kept in a folder, if there is one, for the
+agents that start later on the same machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _START = "import sys; del sys.path[0], sys.argv[0]; exec(compile(open(sys.argv[0
 
 
 class OwnParsers:
-    """Reads launchers' options for a command that is to run in a folder with these variables."""
+    """Reads the options of launchers for a command that will run in a folder with these variables."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class OwnParsers:
         keep: str = "",
         folder: str = ".",
     ) -> None:
-        """interpreter: turns the name of a Python into the program that runs it. keep: the folder of kept answers; "":
-        they are not kept. folder: the current one of the ranks."""
+        """`interpreter` returns the program that runs a Python of this name. `keep` is the folder of kept answers; with
+        "" they are not kept. `folder` is the current folder of the ranks."""
         self._environ = dict(environ)
         self._interpreter = interpreter
         self._keep = keep
@@ -107,7 +107,8 @@ class OwnParsers:
 
 @contextlib.contextmanager
 def _locked(folder: str, name: str) -> Iterator[Path | None]:
-    """The file that keeps an answer, while nobody else asks for the same; None without a folder to keep it in."""
+    """A context with the file that keeps an answer, which no other process asks for meanwhile; None without a
+    folder."""
     if not folder:
         yield None
         return
@@ -123,7 +124,7 @@ def _locked(folder: str, name: str) -> Iterator[Path | None]:
 
 
 def _read(kept: Path | None) -> dict[str, Any] | None:
-    """A kept answer, unless one of the files that it depends on has changed since."""
+    """Return a kept answer, or None if there is none or one of the files that it depends on has changed since."""
     if kept is None or not kept.exists():
         return None
     try:

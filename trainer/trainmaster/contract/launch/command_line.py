@@ -1,4 +1,4 @@
-"""What a user's command line means: an entry that can be watched and forked, or a program to execute as it is."""
+"""What a user's command line means: an entry that can be observed and forked, or a program that is executed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from trainmaster.contract.launch.wrappers import Wrapped, unwrap
 
 Around = Callable[[list[str]], list[str]]
 Reader = Callable[[Launcher, Around], Launch]
-"""Reads a launcher's options. The second argument puts before a program what stands before the launcher."""
+"""A function that reads a launcher's options. Its second argument adds to a program what precedes the launcher."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """`entry` is None for a program that is executed as it is, with `argv`."""
+    """The meaning of a command line. `entry` is None for a program that is executed with `argv`."""
 
     argv: list[str]
     entry: dict[str, Any] | None = None
-    flags: list[str] = field(default_factory=list)  # of the interpreter; any but -u rules out forking
+    flags: list[str] = field(default_factory=list)  # options of the interpreter; any except -u excludes forking
     environment: dict[str, str | None] = field(default_factory=dict)  # set for ranks; None: taken away
     notes: tuple[str, ...] = ()  # sentences: what of the line has no effect
     launcher: str = ""  # whose place Trainmaster takes
@@ -53,8 +53,8 @@ def parse(
 ) -> Command:
     """Return what a command line means.
 
-    read: the parser of launchers' options. is_ours: whether a program is the interpreter that agents run, so that ranks
-    can be forked. Raises LaunchRefused in words for what ranks can't run.
+    `read` is the parser of launchers' options. `is_ours` returns True if a program is the interpreter that agents run,
+    so that ranks can be forked. Raises LaunchRefused, in a sentence, for a command that ranks cannot run.
     """
     if not argv:
         raise LaunchRefused("the command is empty: give for instance [python, train.py]")
@@ -79,7 +79,7 @@ def parse(
 
 
 def _launcher(line: Wrapped) -> Launcher | None:
-    """The launcher that a line runs, by its own name or as a module or script of an interpreter."""
+    """Return the launcher that a line runs, by its own name or as a module or script of an interpreter, or None."""
     if not line.argv or not is_python(line.argv[0]):
         return find_launcher(line.argv)
     return find_interpreted_launcher(line.argv[0], read_python(line.argv).entry)
@@ -92,7 +92,7 @@ def _started(python: str, launch: Launch) -> list[str]:
 
 
 def _program(line: Wrapped, is_ours: Callable[[str], bool]) -> Command:
-    """The command behind launcher and wrappers."""
+    """Return the command behind launcher and wrappers."""
     common: dict[str, Any] = {"environment": line.environment, "notes": line.notes}
     whole = line.around(line.argv)
     if not is_python(line.argv[0]):

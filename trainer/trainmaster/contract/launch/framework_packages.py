@@ -1,4 +1,4 @@
-"""What is known of a framework without running it: its package, and variables that a job must not set itself."""
+"""What is known of a framework without running it: its package, and the variables that a job must not set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ SET_BY_US: dict[str, tuple[str, ...]] = {
     "JAX": ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"),
     "XGBoost": ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT"),
 }
-"""By the name of a framework. The addresses of ranks change with every restart, so no fixed value is right."""
+"""The variables that Trainmaster sets, by framework. The addresses of ranks change with every restart, so no fixed
+value can be right."""
 
 
 def refusal(framework: str, given: Iterable[str]) -> str:

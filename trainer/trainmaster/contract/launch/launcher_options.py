@@ -1,4 +1,4 @@
-"""What a launcher's options mean where Trainmaster takes its place: obeyed, passed over with a note, or refused."""
+"""What a launcher's options mean if Trainmaster replaces it: obeyed, ignored with a note, or refused."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _deepspeed_notes(given: Mapping[str, str]) -> Iterator[str]:
 
 
 def _deepspeed_ranks(given: Mapping[str, str]) -> tuple[str, str]:
-    """(name, value) of deepspeed's option for the number of processes on each node; "" without one, or for all."""
+    """Return (name, value) of deepspeed's option for the number of processes on each node, or "" without one."""
     for name in ("num_gpus", "num_accelerators"):
         if given.get(name, "-1") != "-1":
             return name, given[name]
@@ -159,7 +159,7 @@ def of_job(given: Mapping[str, str], world_size: int) -> str:
 
 
 def ranks_per_pod(given: Mapping[str, str], replicas: int) -> int | None:
-    """Return how many ranks each pod has by what a launcher was told; None if it was told nothing of that."""
+    """Return how many ranks each pod has according to a launcher's options, or None if they do not say it."""
     per_pod, in_all = given.get("nproc_per_node", ""), given.get("num_processes", "")
     devices = _deepspeed_ranks(given)[1]
     if per_pod.isdigit() or devices.isdigit():
@@ -170,6 +170,6 @@ def ranks_per_pod(given: Mapping[str, str], replicas: int) -> int | None:
 
 
 def is_counted(given: Mapping[str, str]) -> bool:
-    """Return whether a launcher was to count devices or cores itself."""
+    """Return True if a launcher was to count devices or cores itself."""
     per_pod = given.get("nproc_per_node", "")
     return bool(per_pod) and not per_pod.isdigit()

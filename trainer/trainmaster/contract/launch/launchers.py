@@ -1,4 +1,4 @@
-"""Programs that start ranks: those whose place Trainmaster takes, and those that are refused by name."""
+"""Programs that start ranks: those that Trainmaster replaces, and those that are refused by name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FOREIGN_MODULES = (
 
 @dataclass(frozen=True)
 class Launcher:
-    """One whose place Trainmaster takes. `python`: the interpreter that it would start its ranks with."""
+    """A launcher that Trainmaster replaces. `python` is the interpreter that it would start its ranks with."""
 
     kind: str  # TORCHRUN, TORCH_LAUNCH, ACCELERATE, DEEPSPEED
     python: str
@@ -49,21 +49,23 @@ class Launcher:
 
 
 def find_launcher(argv: list[str]) -> Launcher | None:
-    """Return the launcher that a command line begins with, if any. Raises LaunchRefused for one that is not ours to
-    take the place of."""
+    """Return the launcher that a command line begins with, or None.
+
+    Raises LaunchRefused for a launcher that Trainmaster does not replace.
+    """
     if not argv:
         return None
     folder, slash, name = argv[0].rpartition("/")
     found = _found([name, *argv[1:]], _PROGRAMS)
     if found is not None:
-        # A launcher starts the interpreter that lies beside it.
+        # A launcher starts the interpreter in its own folder.
         return Launcher(found[0], f"{folder}{slash}python", found[1])
     _refuse_foreign([name, *argv[1:]], _FOREIGN_PROGRAMS, " ")
     return None
 
 
 def find_interpreted_launcher(python: str, entry: dict[str, Any] | None) -> Launcher | None:
-    """Return the launcher that an interpreter runs, if any. Raises LaunchRefused as `find_launcher` does."""
+    """Return the launcher that an interpreter runs, or None. Raises LaunchRefused as `find_launcher` does."""
     if entry is None or entry["kind"] == "code":
         return None
     if entry["kind"] == "module":
@@ -72,7 +74,7 @@ def find_interpreted_launcher(python: str, entry: dict[str, Any] | None) -> Laun
 
 
 def _launching_module(python: str, name: str, args: list[str]) -> Launcher | None:
-    """`python -m torch.distributed.run …`."""
+    """Return the launcher of `python -m torch.distributed.run …`, or None."""
     found = _found([name, *args], _MODULES)
     if found is not None:
         return Launcher(found[0], python, found[1])
@@ -81,7 +83,7 @@ def _launching_module(python: str, name: str, args: list[str]) -> Launcher | Non
 
 
 def _launching_script(python: str, path: str, args: list[str]) -> Launcher | None:
-    """`python /opt/venv/bin/torchrun …`."""
+    """Return the launcher of `python /opt/venv/bin/torchrun …`, or None."""
     if path.endswith(".py") or "/" not in path or is_python(path):
         return None
     found = find_launcher([path, *args])

@@ -1,7 +1,7 @@
-"""Asks a launcher itself what it would start: run in the interpreter that has it, which may be another than ours.
+"""Asks a launcher itself what it would start. It runs in the interpreter that has the launcher, which may not be ours.
 
 `own_parser.py REQUEST`, where REQUEST is JSON: {"launcher": "torchrun", "options": [...]}. The last line of the output
-is MARK and JSON: what `tables.Launch` holds and "files", which the answer depends on; or {"refused": "why"}, or
+is MARK and JSON: the fields of `tables.Launch` and "files", which the answer depends on; or {"refused": "why"}, or
 {"missing": "the package that is not installed"}. The launcher's own functions read its options and make the variables
 of its script; only the place where it would start processes is replaced. This file imports nothing of ours, and runs
 under Python 3.8 and newer.
@@ -25,7 +25,8 @@ _NOT_OBEYED = ("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "ZE_AFFINIT
 
 
 class _Started(BaseException):
-    """Raised where the launcher would start its processes. No `except Exception` of a launcher may stop it."""
+    """The exception that is raised where the launcher would start its processes. `except Exception` does not catch
+    it."""
 
     def __init__(self, program: list[str], environment: dict[str, str]) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ def main() -> None:
 
 
 def _spy_on_parsers(given: dict[str, str]) -> None:
-    """Have parsers tell which options were written on the command line, and raise what they would exit with."""
+    """Let parsers report which options were on the command line, and raise an exception instead of an exit."""
     original = argparse.ArgumentParser.parse_args
 
     def parse_args(parser: Any, args: Any = None, namespace: Any = None) -> Any:
@@ -92,7 +93,7 @@ def _torch(kind: str, options: list[str], given: dict[str, str]) -> dict[str, An
 
 
 def _elastic(run: Any, args: Any) -> list[str]:
-    """The program of a rank, by torchrun's own rules."""
+    """Return the program of a rank, by torchrun's own rules."""
     _, program, rest = run.config_from_args(args)
     return [program if isinstance(program, str) else "", *rest]
 
@@ -145,7 +146,10 @@ def _config_file(launch: Any, args: Any) -> str | None:
 
 
 def _described(args: Any, program: list[str]) -> dict[str, Any]:
-    """(kind, name, arguments) of what is started; `program` begins with the interpreter, or with "" for run_path."""
+    """Return (kind, name, arguments) of what is started.
+
+    `program` begins with the interpreter, or with "" for run_path.
+    """
     if args.no_python and program[0]:
         return {"kind": "program", "name": program[0], "args": program[1:]}
     rest = program[1:]
@@ -156,7 +160,7 @@ def _described(args: Any, program: list[str]) -> dict[str, Any]:
 
 
 def _stamps(*paths: str | None) -> dict[str, int | None]:
-    """When each file was last changed, in nanoseconds; None for one that does not exist."""
+    """Return when each file was last changed, in nanoseconds, or None for a file that does not exist."""
     found: list[tuple[str, int | None]] = []
     for path in paths:
         if path:

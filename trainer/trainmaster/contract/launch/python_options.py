@@ -16,14 +16,14 @@ _LONG_WITH_VALUE = "--check-hash-based-pycs"
 
 @dataclass(frozen=True)
 class Interpreted:
-    """What an interpreter is told to run. `entry` is None where it runs no program, as for `python --version`."""
+    """What an interpreter is told to run. `entry` is None if it runs no program, as with `python --version`."""
 
     entry: dict[str, Any] | None
     flags: list[str] = field(default_factory=list)  # but -u: ranks are unbuffered anyway
 
 
 def is_python(program: str) -> bool:
-    """Return whether a program's name is that of a Python interpreter, in whatever folder it lies."""
+    """Return True if a program's name is that of a Python interpreter, in any folder."""
     return bool(_NAME.fullmatch(program.rpartition("/")[2]))
 
 

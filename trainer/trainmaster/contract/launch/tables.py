@@ -1,7 +1,7 @@
-"""Options of launchers as far as we know them: how to find the script behind them without the launcher's own parser.
+"""Tables of launchers' options, which find the script behind the options without the launcher's own parser.
 
-An option that is in no table is refused by name, never guessed: whether a value follows it decides where the script
-begins.
+An option that is in no table is refused by name, because it is not known whether a value follows it, and so where the
+script begins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainmaster.contract.launch.refused import LaunchRefused, UnknownOption
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launcher would start in each process, and what it was told."""
+    """What a launcher would start in each process, and the options that it was given."""
 
     kind: str  # script, module or program
     name: str  # path of the script or program, or name of the module
@@ -111,6 +111,6 @@ def read_by_tables(launcher: Launcher) -> Launch:
 
 
 LOCAL_RANK = "${local_rank}"
-"""What torch's launchers replace in arguments by a process's own number in its pod."""
+"""The text in arguments that torch's launchers replace by the number of a process in its pod."""
 LOCAL_RANK_OPTION = f"--local-rank={LOCAL_RANK}"
 DEEPSPEED_LOCAL_RANK_OPTION = f"--local_rank={LOCAL_RANK}"

@@ -1,4 +1,4 @@
-"""What stands before the program proper: `env X=1 …`, `nohup …`, `nice -n 5 …`, `uv run …`, `sh -c '…'`."""
+"""What precedes the program in a command line: `env X=1 …`, `nohup …`, `nice -n 5 …`, `uv run …`, `sh -c '…'`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WITHOUT_EFFECT = {"nohup": "output goes to logs anyway, and no terminal ends a 
 
 @dataclass(frozen=True)
 class Wrapped:
-    """A command line without what stands before its program."""
+    """A command line without what precedes its program."""
 
     argv: list[str]
     environment: dict[str, str | None] = field(default_factory=dict)  # None: the variable is taken away
@@ -29,14 +29,16 @@ class Wrapped:
     notes: tuple[str, ...] = ()
 
     def around(self, program: list[str]) -> list[str]:
-        """Return `program` with what must stay before it."""
+        """Return `program` with what must precede it."""
         inner = [*self.prefix, *program]
         return [*self.shell, "exec " + shlex.join(inner)] if self.shell else inner
 
 
 def unwrap(argv: list[str]) -> Wrapped:
-    """Take off what stands before a program, as far as it is understood. Raises LaunchRefused for a wrapper that takes
-    from ranks what they need, and for a line that only a shell would understand."""
+    """Remove what precedes a program, as far as it is understood.
+
+    Raises LaunchRefused for a wrapper that takes from ranks what they need, and for a line that only a shell can read.
+    """
     line = Wrapped(list(argv))
     if argv and _ASSIGNMENT.match(argv[0]):
         raise LaunchRefused(f"{argv[0]} is no program: write [env, {argv[0]}, …], or set it in the container's env")
@@ -52,7 +54,8 @@ def unwrap(argv: list[str]) -> Wrapped:
 
 
 def _take_env(line: Wrapped) -> Wrapped | None:
-    """`env [-u NAME] [NAME=VALUE]… program`."""
+    """Return the line without `env [-u NAME] [NAME=VALUE]…`. Raises LaunchRefused for options that ranks cannot
+    have."""
     rest, changed = line.argv[1:], dict(line.environment)
     while rest and rest[0].startswith("-"):
         word, rest = rest[0], rest[1:]
@@ -88,7 +91,7 @@ def _take_exec(line: Wrapped) -> Wrapped | None:
 
 
 def _take_shell(line: Wrapped) -> Wrapped | None:
-    """`sh -c 'one simple command'`; any other line is the shell's to run."""
+    """Return the line in `sh -c 'one simple command'`, or None for any other line, which the shell must run."""
     options, rest = line.argv[1:2], line.argv[2:]
     if len(options) != 1 or not re.fullmatch(r"-[a-z]*c", options[0]) or len(rest) != 1:
         return None
@@ -111,7 +114,7 @@ def _take_shell(line: Wrapped) -> Wrapped | None:
 
 
 def _is_understood(argv: list[str]) -> bool:
-    """Whether the first word is the name of a Python, a launcher or a wrapper: others may be the shell's own."""
+    """Return True if the first word is the name of a Python, a launcher or a wrapper; others may be the shell's own."""
     try:
         launcher = find_launcher(argv)
     except LaunchRefused:
@@ -133,7 +136,10 @@ def _simple_command(text: str) -> list[str] | None:
 
 
 def _keep(with_value: str, without: str = "", operands: int = 0) -> Callable[[Wrapped], Wrapped | None]:
-    """A wrapper that stays, with its options: those with a value, those without, then `operands` words of its own."""
+    """Return a function for a wrapper that stays, with its options.
+
+    The options are those with a value, those without, and then `operands` words of its own.
+    """
     valued, flags = set(with_value.split()), set(without.split())
 
     def take(line: Wrapped) -> Wrapped | None:
@@ -159,12 +165,12 @@ def _keep(with_value: str, without: str = "", operands: int = 0) -> Callable[[Wr
 
 
 def _is_glued(word: str, valued: set[str]) -> bool:
-    """`-n5`, `-oL`, `-5`."""
+    """Return True for an option with a glued value: `-n5`, `-oL`, `-5`."""
     return (word[:2] in valued and word[1] != "-") or word[1:].isdigit()
 
 
 def _behind(words: int, take: Callable[[Wrapped], Wrapped | None], verb: str) -> Callable[[Wrapped], Wrapped | None]:
-    """`uv run …`: the wrapper's options begin after `verb`."""
+    """Return a function for a wrapper whose options begin after `verb`, as in `uv run …`."""
 
     def taken(line: Wrapped) -> Wrapped | None:
         if line.argv[1:words] != [verb]:

@@ -90,8 +90,8 @@ class Manifest:
     config_sha256: str = ""
     batch: dict[str, int] = field(default_factory=dict)  # {global, micro, accumulation}
     numbers: dict[str, Any] = field(default_factory=dict)  # metrics of this step, unless they were written before
-    losses: list[float] = field(default_factory=list)  # of the steps before, where a rule on divergence needs them
-    norms: list[float] = field(default_factory=list)  # the same of gradients
+    losses: list[float] = field(default_factory=list)  # losses of the steps before, if a rule on divergence needs them
+    norms: list[float] = field(default_factory=list)  # norms of the gradients of the steps before, if a rule needs them
     model: dict[str, Any] = field(default_factory=dict)  # {name, options}, all of them; empty: a model of one's own
     optimizer: str = ""  # its name; "": one's own, or of a trainer that didn't tell
     scaler: dict[str, Any] = field(default_factory=dict)  # {scale, steps} of fp16's loss scale

@@ -29,7 +29,7 @@ class Cause(str, Enum):
 
 
 class Recurrence(str, Enum):
-    """Whether a program would fail in the same way if it were started again, judged by its last output."""
+    """How likely it is that a program fails in the same way if it is started again, judged by its last output."""
 
     UNKNOWN = "Unknown"  # what failed lies, or may lie, outside of the program: memory, a device, a network, a file
     LIKELY = "Likely"  # an exception or an exit code of the program's own
@@ -64,4 +64,4 @@ EXIT_CODES: dict[int, Cause] = {
     ExitCode.HARDWARE_FAULT: Cause.HARDWARE_FAULT,
     ExitCode.NOT_SAVED: Cause.CHECKPOINT_FAILED,
 }
-"""Causes that an exit code alone tells. Code 2 counts only from our own loop: scripts use 2 for anything."""
+"""The cause that an exit code alone shows. Code 2 counts only from our own loop, because scripts use 2 for anything."""

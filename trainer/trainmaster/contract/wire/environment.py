@@ -42,7 +42,7 @@ OUTPUT_DIR = "TRAINMASTER_OUTPUT_DIR"  # metrics.jsonl goes there
 DIGESTS = "TRAINMASTER_DIGESTS"  # "1": ranks write what their states are after each step to OUTPUT_DIR/digests
 FAULTS = "TRAINMASTER_FAULTS"  # JSON list of faults to inject
 FAULT_SOCKET = "TRAINMASTER_FAULT_SOCKET"  # unix socket of the process that kills pods and operators for tests
-FAULT_DIR = "TRAINMASTER_FAULT_DIR"  # set by the agent: its folder of faults on purpose, see `fault_protocol`
+FAULT_DIR = "TRAINMASTER_FAULT_DIR"  # set by the agent: its folder of injected faults, see `fault_protocol`
 
 # Given to a rank by its agent, in addition to RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest of torchrun's.
 CPUS = "TRAINMASTER_CPUS"  # the kernel's numbers, as in 0,1,8,9, of those that it is pinned to; unset: it isn't
@@ -55,8 +55,6 @@ RESUME = "TRAINMASTER_RESUME"
 FIRST_STEP_AT = "TRAINMASTER_FIRST_STEP_AT"  # seconds since 1970 of the job's first step; unset: none, or not known
 MESH = "TRAINMASTER_MESH"  # JSON object
 PEER_ADDRESS = "TRAINMASTER_PEER_ADDRESS"  # host:port at which this rank's agent answers peers
-PEER_SECRET = "TRAINMASTER_PEER_SECRET"  # of this round: what peers show each other
+PEER_SECRET = "TRAINMASTER_PEER_SECRET"  # the secret by which peers of this round authenticate
 MICRO_DIVISOR = "TRAINMASTER_MICRO_DIVISOR"  # how many times smaller than in the config the micro-batch is
 SKIPPED = "TRAINMASTER_SKIPPED"  # JSON list of [first, end): positions of the data's order to leave out
-PEER_ADDRESS = "TRAINMASTER_PEER_ADDRESS"  # host:port at which this rank's agent answers peers
-PEER_SECRET = "TRAINMASTER_PEER_SECRET"  # of this round: what peers show each other

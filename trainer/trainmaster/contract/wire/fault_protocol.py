@@ -1,8 +1,8 @@
-"""What an agent and its ranks share about faults on purpose: a folder of the agent's, and questions over a socket.
+"""What an agent and its ranks share about injected faults: a folder of the agent, and questions over a socket.
 
 faults.sock     {"fire": id, "rank", "step", "pod"} -> {"go": bool}; {"do": {fault}} -> {"done"} or {"refused"}
-armed.json      faults that the pod's ranks look for at each step; there only while there are any
-disk-full       there while the disk counts as full
+armed.json      faults that the pod's ranks look for at each step; it exists only while there are any
+disk-full       exists while the disk counts as full
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import dataclasses
 from trainmaster.contract.wire.codes import Cause, ExitCode
 from trainmaster.contract.wire.messages import Assignment, Directive, DirectiveState, StoreAddress, Verdict
 
-SILENCE_S = 0.15  # of an operator that was asked; several times what its answers take, if that is more
+SILENCE_S = 0.15  # seconds without an answer; several times what answers take, if that is more
 AGAIN_S = 0.02  # between two tellings of the same word
 TRIES = 150
 

@@ -125,7 +125,9 @@ class JoinRequest:
     next_store: StoreAddress | None = None
     peer: StoreAddress | None = None  # where this agent answers other agents of its job
     facts: dict[str, Any] = field(default_factory=dict)
-    software: dict[str, str] = field(default_factory=dict)  # of its ranks, see `wire.software`; empty: not known yet
+    software: dict[str, str] = field(
+        default_factory=dict
+    )  # software of its ranks, see `wire.software`; empty: not known yet
     warming: bool = False  # ranks can't be started here yet: the process that they are forked from still imports
 
 
@@ -175,7 +177,7 @@ class RankReport:
     exit_code: int | None = None  # negative: the signal
     step_seconds: float = 0.0  # a step's wall time, smoothed
     wait_seconds: float = 0.0  # the part of it spent waiting in collectives, smoothed
-    stack: str = ""  # of its main thread, only when asked for: most recent call last
+    stack: str = ""  # stack of its main thread, if asked for: most recent call last
     still_s: float = 0.0  # how long that stack has been the same, as far as it was looked at
     collective: str = ""  # the last of the whole world that it entered: "41 allreduce"
     rss_peak_bytes: int = 0  # the most that the process had so far
@@ -241,9 +243,9 @@ class Report:
     resumed_step: int | None = None  # where this round's ranks resumed...
     resumed_tier: str = ""  # ...from: storage, ram, peer; the farthest that any rank needed
     memory_step: int = 0  # the newest of this round that all its ranks have saved to this pod's memory; 0: none
-    last_save: int = 0  # of a script: the step after which one of its ranks last called torch.save; 0: after none
+    last_save: int = 0  # the step after which a rank of a script last called torch.save; 0: after none
     saved_before: int = 0  # as last_save, of the round before this one: its last report may not have told it
-    loaded: bool = False  # of a script that counts its steps from 0 in each process: it loaded a file before the first
+    loaded: bool = False  # a script that counts its steps from 0 in each process loaded a file before the first
     clock: dict[str, float] = field(default_factory=dict)  # phase of this round's start -> seconds
     events: list[dict[str, str]] = field(default_factory=list)  # {"reason", "message"}: for people
     draining_s: float | None = None  # this pod was told to end and has that long
@@ -253,6 +255,6 @@ class Report:
     trained: list[Trained] = field(default_factory=list)  # rounds since the last that a leader opened, oldest first
     container_bytes: int = 0  # what this pod's container takes, page cache that can go at once left out
     container_limit_bytes: int = 0  # 0: it has no limit
-    usage: Usage | None = None  # of this pod since its agent began, whatever the round; None: an older agent
+    usage: Usage | None = None  # usage of this pod since its agent began, in all rounds; None: an older agent
     warming: bool = False  # as in JoinRequest
     software: dict[str, str] = field(default_factory=dict)  # as in JoinRequest, until a leader has answered to it

@@ -14,4 +14,4 @@ class Usage:
     received_bytes: int | None = None  # over all network devices of the pod but the loopback
     sent_bytes: int | None = None
     accelerator_ratio: float | None = None  # how busy the pod's accelerators are now, 0 to 1, on average
-    accelerator_bytes: int | None = None  # of their memory that is taken now, summed
+    accelerator_bytes: int | None = None  # bytes of their memory that are in use now, summed

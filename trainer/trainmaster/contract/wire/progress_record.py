@@ -24,7 +24,7 @@ from typing import ClassVar
 from trainmaster.contract.wire.double_buffer import DoubleBuffer
 
 MAGIC = 0x544D5052  # "TMPR"
-VERSION = 2  # of the layout; fields that are added at the end of a half leave it as it is
+VERSION = 2  # version of the layout; fields that are added at the end of a half do not change it
 SIZE = mmap.PAGESIZE
 
 LOADED = 8  # bit of Progress.flags: steps are counted in this process alone, and it loaded a file before the first one
@@ -68,7 +68,7 @@ class Progress:
     step: int = 0  # host: steps completed as Python sees them
     device_step: int = 0  # steps whose loss is known
     total_steps: int = 0
-    loss: float = math.nan  # of `device_step`
+    loss: float = math.nan  # the loss of `device_step`
     tokens: int = 0  # consumed in this process
     resumed_step: int = -1  # after which it began; -1: not known
     beat_ns: int = 0  # the last sign of life
@@ -121,8 +121,8 @@ class Control:
 
     stop_at: int = -1  # save and stop after this step; -1: go on
     stop_bound: int = 0  # 1: every rank of the world has seen stop_at, so it binds
-    uploads_pending: int = 0  # of earlier rounds: the resume point is chosen when this is 0
-    copied_step: int = 0  # of this round, that a peer has of this rank's state; -1: none yet; 0: no peer keeps any
+    uploads_pending: int = 0  # number of uploads of earlier rounds: the resume point is chosen when this is 0
+    copied_step: int = 0  # the step of this round of which a peer has this rank's state; -1: none yet; 0: no peer
 
 
 class OtherRecord(ValueError):
@@ -157,7 +157,7 @@ class ProgressRecord:
         fd = os.memfd_create(f"trainmaster-progress-{round}-{rank}", os.MFD_CLOEXEC)
         os.ftruncate(fd, SIZE)
         memory = mmap.mmap(fd, SIZE)
-        _HEAD.pack_into(memory, 0, MAGIC, VERSION)  # nobody else has the memory yet
+        _HEAD.pack_into(memory, 0, MAGIC, VERSION)  # no other process has the memory yet
         record = cls(memory, fd)
         record.write(Progress(round=round, rank=rank, beat_ns=time.monotonic_ns()))
         record._control.write(*vars(Control()).values())

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from trainmaster.contract.wire import environment
 
 CONFIG, COMMAND = "config", "command"
-"""The program: of our own loop its config, of a script its command. The value is a hash."""
+"""The program: the config of our own loop, or the command of a script. The value is a hash."""
 REVISION = "revision"
 """What the pod was made from: the image, variables and volumes of its run. The value is its name."""
 TORCH, TRAINMASTER = "torch", "trainmaster"
@@ -19,7 +19,7 @@ FRAMEWORKS = (
     *("accelerate", "deepspeed", "horovod", "jax", "lightning", "pytorch_lightning", "tensorflow", "tf_keras"),
     *("transformers", "xgboost"),
 )
-"""Packages whose versions are compared as well, where the script is known to import them."""
+"""Packages whose versions are compared, too, if the script is known to import them."""
 
 
 def program_of(variables: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 KEPT = 4
-"""Rounds that an agent remembers, the current one included. Agents open fewer while no leader answers."""
+"""Number of rounds that an agent remembers, with the current one. Agents open fewer while no leader answers."""
 
 
 @dataclass(frozen=True)

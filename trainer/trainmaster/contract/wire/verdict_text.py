@@ -11,7 +11,7 @@ from trainmaster.contract.wire.codes import Cause
 from trainmaster.contract.wire.messages import Verdict
 
 LIMIT = 4096
-"""Bytes that a kubelet keeps."""
+"""Number of bytes of a termination message that a kubelet keeps."""
 
 _CASCADE = ", after a peer's end"
 _HEAD = re.compile(

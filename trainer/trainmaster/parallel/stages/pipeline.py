@@ -130,9 +130,9 @@ def _replace(model: nn.Module, path: str, module: nn.Module | None) -> None:
 class Examples:
     """Tensors without memory with the shapes that a schedule will see, so that it needs no trial run."""
 
-    tokens: Tensor  # of a micro-batch at the first stage
-    stream: Tensor  # between stages
-    logits: Tensor  # out of the last one
+    tokens: Tensor  # the tokens of a micro-batch at the first stage
+    stream: Tensor  # the tensor between stages
+    logits: Tensor  # the output of the last stage
 
     @classmethod
     def of(

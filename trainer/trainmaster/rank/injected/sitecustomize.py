@@ -12,7 +12,7 @@ import sys
 
 
 def _take_over_launchers() -> None:
-    """Have launchers become the script that they would start, in whatever process below a rank."""
+    """Let launchers become the script that they would start, in every process below a rank."""
     if sys.version_info < (3, 8) or "RANK" not in os.environ or "TRAINMASTER_ROUND" not in os.environ:
         return
     try:
@@ -32,8 +32,10 @@ def _watch() -> None:
 
 
 class _AtTorch:
-    """Watches a process that has not inherited the rank's record once it imports torch: it trains, then, and is no
-    helper that the rank's program has started."""
+    """Observes a process without the rank's record as soon as it imports torch.
+
+    Such a process trains; it is not a helper of the rank's program.
+    """
 
     waits = True
 
@@ -45,7 +47,7 @@ class _AtTorch:
 
 
 def _begin_watching() -> None:
-    """Put the observer in. The package lies above; `sys.path` stays as it was."""
+    """Install the observer. The package is in a folder above; `sys.path` is not changed."""
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
     sys.path.append(root)
     try:
@@ -59,7 +61,7 @@ def _begin_watching() -> None:
 
 
 def _inherits_record() -> bool:
-    """Whether the rank's record is inherited. Children of Python programs don't inherit it."""
+    """Return True if the rank's record was inherited. Child processes of Python programs do not inherit it."""
     try:
         return os.readlink("/proc/self/fd/" + os.environ["TRAINMASTER_PROGRESS_FD"]).startswith(
             "/memfd:trainmaster-progress"
@@ -110,7 +112,7 @@ def _find_record() -> str:
 
 
 def _run_next() -> None:
-    """Import the `sitecustomize` that this one stands in front of, if there is one."""
+    """Import the `sitecustomize` that this one hides, if there is one."""
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != folder]
     this = sys.modules.pop(__name__)

@@ -61,7 +61,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _take_over_elastic(module: Any) -> None:
-    """torch.distributed.launcher.api: torchrun, accelerate launch, and what else is built on torch's agent."""
+    """Take over torch.distributed.launcher.api, which torchrun, accelerate launch and others use."""
     original = module.launch_agent
 
     def launch_agent(config: Any, entrypoint: Any, args: Any, *more: Any, **named: Any) -> Any:
@@ -78,7 +78,7 @@ def _take_over_elastic(module: Any) -> None:
 
 
 def _take_over_simple(module: Any) -> None:
-    """accelerate.commands.launch: what it starts without torch's agent."""
+    """Take over accelerate.commands.launch, for what it starts without torch's agent."""
     original = module.simple_launcher
 
     def simple_launcher(args: Any) -> Any:
@@ -91,7 +91,7 @@ def _take_over_simple(module: Any) -> None:
 
 
 def _take_over_deepspeed(module: Any) -> None:
-    """deepspeed.launcher.runner: read by our own table, as where the line is the job's command."""
+    """Take over deepspeed.launcher.runner. Its command line is read as if it were the job's command."""
     original = module.main
 
     def main(args: Any = None) -> Any:
@@ -169,7 +169,7 @@ def _become(program: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def _refuse(words: str) -> NoReturn:
-    """Say why, to people and to the agent, and end so that nobody tries it again."""
+    """Report why to people and to the agent, and end with a code after which no restart is tried."""
     sys.stderr.write(words + "\n")
     sys.stderr.flush()
     with contextlib.suppress(Exception), _our_package():
@@ -189,7 +189,7 @@ def _our_package() -> Iterator[None]:
 
 
 def has_joined() -> bool:
-    """Return whether this process, or one above it in its rank, is connected to the store of the round."""
+    """Return True if this process, or one above it in its rank, is connected to the store of the round."""
     port = os.environ.get("MASTER_PORT", "")
     if not port.isdigit():
         return False

@@ -1,4 +1,4 @@
-"""config.json of a Llama, and the options of ours. Imports no torch."""
+"""The config.json of a Llama, and the options of our model. It imports no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIXED = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 
 
 def described(options: LlamaOptions, dtype: str) -> dict[str, Any]:
-    """config.json. dtype: of the weights, by torch's name."""
+    """Return the content of config.json. `dtype` is the dtype of the weights, by torch's name."""
     values = options.resolved()
     return {
         "architectures": [ARCHITECTURE],
@@ -47,9 +47,9 @@ def described(options: LlamaOptions, dtype: str) -> dict[str, Any]:
 
 
 def options_of(config: Mapping[str, Any], where: str) -> LlamaOptions:
-    """The options of the Llama that config.json describes. `where`: the file, for people.
+    """Return the options of the Llama that config.json describes. `where` is the file, for messages.
 
-    Raises ConfigError with all that ours can't be, one sentence a line.
+    Raises ConfigError with everything that our model does not support, one sentence per line.
     """
     problems = list(_problems(config))
     if problems:
@@ -68,7 +68,7 @@ def options_of(config: Mapping[str, Any], where: str) -> LlamaOptions:
 
 
 def is_tied(config: Mapping[str, Any]) -> bool:
-    """Whether the head has the embedding's weights."""
+    """Return True if the head shares the embedding's weights."""
     return bool(config.get("tie_word_embeddings"))
 
 

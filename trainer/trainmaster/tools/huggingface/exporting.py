@@ -1,4 +1,4 @@
-"""A checkpoint of a Llama, of whatever layout, as a folder that `LlamaForCausalLM.from_pretrained` loads."""
+"""A checkpoint of a Llama, with any layout, as a folder that `LlamaForCausalLM.from_pretrained` loads."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ INDEX = "model.safetensors.index.json"
 
 
 def export(checkpoint: Path, out: Path, file_bytes: int) -> str:
-    """Write files of at most `file_bytes` (more if one tensor alone is larger). What was done, for a person.
+    """Write files of at most `file_bytes` bytes, more if one tensor is larger. Return what was done, for a person.
 
-    `checkpoint`: its folder, or one of checkpoints, of which it is the newest. In memory there is one tensor at a time.
-    Raises ConfigError, and leaves nothing then.
+    `checkpoint` is its folder, or a folder of checkpoints, of which the newest is used. Only one tensor at a time is in
+    memory. Raises ConfigError, and leaves no files then.
     """
     check_empty(out)
     if not checkpoint.is_dir():
@@ -73,7 +73,7 @@ def _options(manifest: Manifest, checkpoint: str) -> LlamaOptions:
 
 
 def _check_whole(manifest: Manifest, wanted: Sequence[Weight]) -> None:
-    """Raises Damaged for a tensor that isn't there, has another shape, or isn't covered by its chunks."""
+    """Raise Damaged for a tensor that is missing, has another shape, or is not covered by its chunks."""
     for weight in wanted:
         found = manifest.tensors.get(weight.ours)
         if found is None:
@@ -85,13 +85,13 @@ def _check_whole(manifest: Manifest, wanted: Sequence[Weight]) -> None:
 
 
 class _Files:
-    """The tensors of a checkpoint, in files for others."""
+    """Writes the tensors of a checkpoint to files for other programs."""
 
     def __init__(self, storage: Storage, directory: str, manifest: Manifest) -> None:
         self.storage, self.directory, self.manifest = storage, directory, manifest
 
     def write(self, out: Path, wanted: Sequence[Weight], file_bytes: int) -> list[str]:
-        """Their names. More than one: with an index."""
+        """Write the files, with an index if there is more than one. Return their names."""
         groups = self._groups(wanted, file_bytes)
         count = len(groups)
         names = [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)] if count > 1 else [SINGLE]
@@ -117,7 +117,7 @@ class _Files:
         return groups
 
     def _write_one(self, out: PosixStorage, name: str, group: Sequence[Weight]) -> int:
-        """Bytes of its tensors."""
+        """Write one file, and return the bytes of its tensors."""
         by_name = {weight.theirs: weight for weight in group}
         layout = tensors.layout({w.theirs: (w.shape, self._dtype(w)) for w in group})
         head = file_header(layout, {"format": "pt"})  # transformers asks for it

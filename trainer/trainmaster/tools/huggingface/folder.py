@@ -1,4 +1,4 @@
-"""The folder that is written: empty before, and again if anything goes wrong."""
+"""The folder that a command writes: empty before, and empty again if anything fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.errors import ConfigError
 
 
 def check_empty(folder: Path) -> None:
-    """Raises ConfigError unless `folder` is empty, or can be made."""
+    """Raise ConfigError unless `folder` is empty, or can be created."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; an empty or a new one is expected")
     if folder.is_dir() and any(folder.iterdir()):
@@ -22,7 +22,7 @@ def check_empty(folder: Path) -> None:
 
 @contextmanager
 def filled(folder: Path) -> Iterator[None]:
-    """Makes the folder for what the body writes there. If the body fails nothing of it stays."""
+    """A context that creates the folder for what its body writes. If the body fails, nothing of it stays."""
     existed = folder.exists()
     folder.mkdir(exist_ok=True)
     try:

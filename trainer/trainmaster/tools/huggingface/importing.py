@@ -1,4 +1,4 @@
-"""A folder of Hugging Face's with a Llama as a checkpoint of step 0, from which a job starts."""
+"""A folder in Hugging Face's format with a Llama, as a checkpoint of step 0 from which a job starts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ STEP, ROUND = 0, 1
 
 
 def import_(folder: Path, out: Path) -> str:
-    """Write a checkpoint of fp32 weights into `out`. What was done, for a person.
+    """Write a checkpoint of fp32 weights to `out`. Return what was done, for a person.
 
-    In memory there is one tensor at a time. Raises ConfigError, and leaves nothing then.
+    Only one tensor at a time is in memory. Raises ConfigError, and leaves no files then.
     """
     check_empty(out)
     file = folder / description.CONFIG
@@ -43,7 +43,11 @@ def import_(folder: Path, out: Path) -> str:
     model = models.described(ModelConfig(name="llama", options=options.resolved()))
     with filled(out):
         directory = _write(PosixStorage(out.absolute()), wanted, files, {"model": model})
-    tied = "\nIts head was tied to its embedding; they start alike and are trained apart." if files.renamed else ""
+    tied = (
+        "\nIts head was tied to its embedding; they begin with the same weights and are trained separately."
+        if files.renamed
+        else ""
+    )
     return (
         f"{out}: a checkpoint of the {len(wanted)} tensors of {folder}{tied}\nA job starts from it with\n"
         f"  training:\n    model: {json.dumps(model)}\n  checkpoint:\n    resume: {out.absolute()}/{directory}"
@@ -53,7 +57,7 @@ def import_(folder: Path, out: Path) -> str:
 class _Files:
     """The tensors of a folder, in one file or in several with an index.
 
-    `renamed`: whose content is another one's.
+    `renamed` has the tensors whose content is that of another one.
     """
 
     def __init__(self, folder: Path, renamed: Mapping[str, str]) -> None:
@@ -67,7 +71,7 @@ class _Files:
                 raise ConfigError(f"{path} can't be read: {error}") from None
 
     def check(self, wanted: list[Weight]) -> None:
-        """Raises ConfigError for what is missing, is more, has another shape or another kind of numbers."""
+        """Raise ConfigError for a tensor that is missing or unknown, or has another shape or dtype."""
         for weight in wanted:
             name = self.renamed.get(weight.theirs, weight.theirs)
             if name not in self._of:
@@ -89,7 +93,7 @@ class _Files:
                 raise ConfigError(f"{self.folder} has a tensor {name}, which a Llama of its config.json has not")
 
     def read(self, theirs: str) -> Tensor:
-        """In fp32."""
+        """Return a tensor in fp32."""
         name = self.renamed.get(theirs, theirs)
         content: Tensor = self._of[name].get_tensor(name).to(torch.float32)
         return content
@@ -103,7 +107,7 @@ def _paths(folder: Path) -> list[Path]:
     where = _json(folder / INDEX).get("weight_map")
     names = set(where.values()) if isinstance(where, dict) else set()
     if not names or not all(isinstance(name, str) and name == Path(name).name for name in names):
-        raise ConfigError(f"{folder / INDEX}: weight_map must say in which file beside it each tensor is")
+        raise ConfigError(f"{folder / INDEX}: weight_map must name the file of each tensor, in the same folder")
     for name in sorted(names):
         if not (folder / name).is_file():
             raise ConfigError(f"{folder / INDEX} names {name}, which isn't there")
@@ -114,9 +118,9 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise ConfigError(f"{path.parent} holds no {path.name}: it is no model of Hugging Face's") from None
+        raise ConfigError(f"{path.parent} has no {path.name}, so it is not a model in Hugging Face's format") from None
     except NotADirectoryError:
-        raise ConfigError(f"{path.parent} is no folder") from None
+        raise ConfigError(f"{path.parent} is not a folder") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} can't be read: {error}") from None
     if not isinstance(content, dict):
@@ -125,7 +129,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _write(storage: PosixStorage, wanted: list[Weight], files: _Files, common: dict[str, Any]) -> str:
-    """The checkpoint's directory: one of a world of one rank, and of a round that began with nothing."""
+    """Write the checkpoint of a world of one rank, whose round did not resume. Return its directory."""
     directory, name = directory_name(STEP, ROUND), shard_name(0)
     theirs = {weight.ours: weight.theirs for weight in wanted}
     layout = tensors.layout({weight.ours: (weight.shape, torch.float32) for weight in wanted})

@@ -1,6 +1,6 @@
-"""The tensors of a Llama, by our names and by theirs, with their shapes; and files of them.
+"""The tensors of a Llama, by our names and by Hugging Face's, with their shapes; and files of them.
 
-Both rotate halves of a head (pairs i, i + K/2), so nothing is permuted: names are all that differs.
+Both rotate halves of a head (pairs i, i + K/2), so nothing is permuted: only the names differ.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Weight:
 
 
 def weights(options: LlamaOptions) -> list[Weight]:
-    """All of a Llama's, from the embedding to the head."""
+    """Return all weights of a Llama, from the embedding to the head."""
     width, hidden = options.width, options.hidden_width
     keys = options.kv_heads * (width // options.heads)
     shapes: dict[str, tuple[int, ...]] = {
@@ -64,7 +64,7 @@ def weights(options: LlamaOptions) -> list[Weight]:
 
 
 def layout(tensors: Mapping[str, tuple[Sequence[int], torch.dtype]]) -> Layout:
-    """Where tensors of these shapes will lie in a file. Takes no memory for them."""
+    """Return the places of tensors of these shapes in a file. It takes no memory for them."""
     return lay_out(
         [
             Piece(name, [0] * len(shape), [*shape], torch.empty(*shape, dtype=dtype, device="meta"))
@@ -74,7 +74,7 @@ def layout(tensors: Mapping[str, tuple[Sequence[int], torch.dtype]]) -> Layout:
 
 
 def blocks(head: bytes, layout: Layout, content: Callable[[str], Tensor]) -> Iterator[bytes | memoryview]:
-    """A file: its header, then one tensor after the other, which `content` makes when its turn has come."""
+    """Yield the content of a file: its header, and then each tensor, which `content` makes when it is needed."""
     yield head
     for name in layout.entries:
         yield memoryview(content(name).contiguous().reshape(-1).view(torch.uint8).numpy())

@@ -1,8 +1,9 @@
-"""The parity table: each parallel strategy against one process that knows of none.
+"""The parity table: each parallel strategy, compared with one process without parallelism.
 
-Same initial weights, same samples, SGD with momentum (Adam would hide a wrong scale of the gradients). Compared are
-the losses of all steps, and the parameters in the end relative to how far training moved them. The text is so small
-that an epoch ends within the run and its last window is short: the divisor differs between steps and ranks.
+Both have the same initial weights, the same samples, and SGD with momentum (Adam would hide a wrong scale of the
+gradients). The losses of all steps are compared, and the parameters at the end, relative to how far training moved
+them. The text is so small that an epoch ends within the run and its last window is short, so the divisor differs
+between steps and ranks.
 
     python -m trainmaster.tools.parity [--only PATTERN] [--json FILE] [--page FILE]
 """

@@ -14,7 +14,7 @@ STEPS = 10
 GLOBAL_BATCH = 24
 CONTEXT = 16
 SAMPLES_PER_STEP = 15
-"""Fewer than a step takes, so that an epoch ends within the run."""
+"""The samples of the data per step of the run: fewer than a step takes, so that an epoch ends within the run."""
 
 MODELS: dict[str, dict[str, Any]] = {
     "bert": {"layers": 4, "heads": 4, "width": 32},

@@ -1,4 +1,4 @@
-"""Rows beside one process: compared, printed, written."""
+"""Rows compared with one process, as lines and as a page."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class Comparison:
 
 
 def compare(row: Row, outcome: Outcome, reference: Outcome, lenience: float = 1.0) -> Comparison:
-    """`lenience`: what the tolerances of exact rows are multiplied by, on devices whose sums have no fixed order."""
+    """Compare a row with its reference.
+
+    `lenience` is the factor of the tolerances of exact rows, on devices whose sums have no fixed order.
+    """
     exact = LOSS_TOLERANCE * lenience
     losses, expected = np.array(outcome.losses), np.array(reference.losses)
     loss = float(np.max(np.abs(losses - expected) / np.abs(expected)))
@@ -99,8 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not rows:
         patterns = " or ".join(options.only)
         sys.stderr.write(
-            f"trainmaster: --only {patterns}: none of the {len(ROWS)} rows has a name with it; there are, for example, "
-            f"{', '.join(_examples())}; --list lists all\n"
+            f"trainmaster: --only {patterns}: no row has a name that contains this (there are {len(ROWS)} rows); "
+            f"examples of names: {', '.join(_examples())}; --list lists all\n"
         )
         return 2
     if options.list:
@@ -138,12 +141,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _examples() -> list[str]:
-    """The first name of each kind of row: names begin with the kind, as P1 of `P1-replicate`."""
+    """Return the first name of each kind of row. Names begin with the kind, such as P1 of `P1-replicate`."""
     return list({row.name.partition("-")[0]: row.name for row in reversed(ROWS)}.values())[::-1]
 
 
 def page(table: Sequence[Comparison]) -> str:
-    """The table for people."""
+    """Return the table as a page for people."""
     lines = [
         "# Parity",
         "",

@@ -1,4 +1,4 @@
-"""One rank's run of a row, and what all ranks' runs come to."""
+"""The run of one rank of a row, and the result of all ranks' runs."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ Part = tuple[str, list[int], list[int], Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves behind: its losses, and its parameters before the first and after the last step.
+    """The result of a run: its losses, and its parameters before the first and after the last step.
 
-    The parameters of a rank are a list of parts, those of all ranks whole arrays by name.
+    The parameters of a rank are a list of parts; those of all ranks are whole arrays by name.
     """
 
     losses: list[float]
     before: Any
     after: Any
     choices: dict[str, int] = field(default_factory=dict)
-    """Of each layer with experts: a checksum of which token chose which, in all steps."""
+    """A checksum for each layer with experts: which token chose which expert, in all steps."""
 
 
 def train(config: TrainingConfig, row: Row, rank: int, device: str = "cpu") -> Outcome:
-    """One rank's run. Without an axis the model is plain, and no process group is touched; with devices neither.
+    """Run one rank, and return its outcome.
 
-    device: where the rank computes; all ranks may have the same one. Rows with devices of their own are of the CPU.
+    Without an axis, or with devices, the model is plain and no process group is used. `device` is where the rank
+    computes; all ranks may have the same one. Rows with devices of their own compute on the CPU.
     """
     if row.islands:
         return in_turn(config, row.islands, device)
@@ -120,7 +121,7 @@ def train(config: TrainingConfig, row: Row, rank: int, device: str = "cpu") -> O
 
 
 def in_turn(config: TrainingConfig, count: int, device: str = "cpu") -> Outcome:
-    """Islands, each a plain model, trained one after the other, with torch's own SGD as the outer optimizer."""
+    """Train islands, each a plain model, one after the other, with torch's own SGD as the outer optimizer."""
     assert config.outer is not None
     source, every = data.build(config), config.outer.every
     worlds = [models.build(config.model, config.seed, device) for _ in range(count)]
@@ -166,13 +167,15 @@ def in_turn(config: TrainingConfig, count: int, device: str = "cpu") -> Outcome:
 
 
 def _factor(norm: torch.Tensor, step: int) -> torch.Tensor:
-    """The factor of gradients: every other step makes their norm 1, so that a wrong norm shows. The others leave them
-    as they are, so that a wrong scale of gradients shows."""
+    """Return the factor of gradients: 1 / norm in every other step, so that a wrong norm shows, and 1 in the others.
+
+    In the others, a wrong scale of the gradients shows.
+    """
     return 1.0 / norm if step % 2 else torch.ones_like(norm)
 
 
 class Choices:
-    """Sums up which experts each token chose. Independent of the order of tokens, and of where they are."""
+    """Sums of the experts that each token chose. They do not depend on the order or the place of tokens."""
 
     def __init__(self, model: torch.nn.Module, micro: int) -> None:
         self.sums: dict[str, int] = {}
@@ -183,7 +186,7 @@ class Choices:
                 module.register_forward_hook(lambda moe, inputs, output, name=name: self._heard(name, moe))
 
     def begin(self, first: int, positions: torch.Tensor) -> None:
-        """A step whose first sample, of this rank, is `first`; of each sample there are the tokens at `positions`."""
+        """Begin a step. This rank's first sample is `first`, and it has the tokens at `positions` of each sample."""
         self._first, self._positions, self._calls = first, positions.numpy().astype(object), {}
 
     def _heard(self, name: str, moe: MoE) -> None:
@@ -196,7 +199,7 @@ class Choices:
 
 
 def parts(model: torch.nn.Module) -> list[Part]:
-    """What this rank holds of each parameter, copied."""
+    """Return copies of this rank's part of each parameter."""
     return [
         (piece.name, piece.offset, piece.whole, piece.data.detach().cpu().numpy().copy())
         for name, parameter in model.named_parameters()
@@ -205,7 +208,7 @@ def parts(model: torch.nn.Module) -> list[Part]:
 
 
 def whole(parts: Iterable[Part]) -> dict[str, Any]:
-    """Whole parameters by name. What several ranks hold must be the same on all of them."""
+    """Return whole parameters by name. Parts that several ranks hold must be the same on all of them."""
     found: dict[str, Any] = {}
     for name, offset, shape, block in parts:
         if name not in found:
@@ -217,7 +220,7 @@ def whole(parts: Iterable[Part]) -> dict[str, Any]:
 
 
 def merged(outcomes: Sequence[Outcome]) -> Outcome:
-    """Of all ranks. Losses that aren't the same on all of them are none."""
+    """Return the outcome of all ranks. A loss that is not the same on all of them becomes NaN."""
     losses = [each[0] if len({*each}) == 1 else math.nan for each in zip(*(o.losses for o in outcomes), strict=True)]
     before = whole(part for outcome in outcomes for part in outcome.before)
     after = whole(part for outcome in outcomes for part in outcome.after)

@@ -1,4 +1,4 @@
-"""Ranks of a row: processes forked from this one."""
+"""The ranks of a row: processes forked from this one."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ TIMEOUT = timedelta(seconds=60)
 
 
 def run(row: Row, config: TrainingConfig, work: Callable[[TrainingConfig, Row, int], Any] = train) -> list[Any]:
-    """What `work` returns on all ranks, each a process forked from this one, which must not have run torch operations:
-    a used pool of OpenMP threads hangs after a fork."""
+    """Return what `work` returns on all ranks, each of which is a process forked from this one.
+
+    This process must not have run torch operations, because a used pool of OpenMP threads hangs after a fork.
+    """
     context = multiprocessing.get_context("fork")
     # Rank 0 hosts the store on a socket that is bound before the fork: so no port can be taken meanwhile, and this
-    # process gets no thread (a fork beside a store's thread can hang).
+    # process gets no thread (a fork of a process with a store's thread can hang).
     listener = socket.create_server(("127.0.0.1", 0), backlog=row.ranks)
     started = []
     for rank in range(row.ranks):

@@ -1,4 +1,4 @@
-"""The rows of the parity table: which ways to train are held against one process."""
+"""The rows of the parity table: the ways to train that are compared with one process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 from trainmaster.contract.config import AXES, ParallelismConfig
 
 LOSSY = {"bf16": 2e-3, "fp16": 2e-4, "fp8": 1e-2}
-"""Tolerances of the loss, relative, by precision."""
+"""Relative tolerances of the loss, by precision."""
 
 COMPRESSED = {"fp16": 5e-5, "bf16": 1e-4, "PowerSGD": 3e-2, "TopK": 6e-2}
-"""The same, by what replicas send of gradients."""
+"""Relative tolerances of the loss, by the method of compression."""
 
 UPDATE_TOLERANCE = 5e-5
-"""Relative to a parameter's update, which is smaller than the parameter: rounding a 4.0 that moved by 0.1 is 5e-6."""
+"""Tolerance relative to a parameter's update, which is smaller than the parameter: the rounding error of a 4.0 that
+moved by 0.1 is 5e-6."""
 
 MUON = {"name": "muon", "lr": 0.02}
 MUON_UPDATE_TOLERANCE = 5e-4  # a matrix' smallest directions, rounding among them, are made as large as the others
@@ -25,7 +26,7 @@ MUON_UPDATE_TOLERANCE = 5e-4  # a matrix' smallest directions, rounding among th
 
 @dataclass(frozen=True)
 class Row:
-    """One way to train. `covers`: what this row alone tests, in words."""
+    """One way to train. `covers` says what only this row tests."""
 
     name: str
     parallelism: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -35,7 +36,7 @@ class Row:
     devices: int = 0  # of one process, instead of ranks
     training: Mapping[str, Any] = field(default_factory=dict, hash=False)  # other fields of the job
     tolerance: float | None = None  # of the loss, relative, where a row isn't exact; then it must converge
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of the model, besides its sizes
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # options of the model, other than its sizes
     islands: int = 0  # that one process plays one after the other; `training` says how they agree
     update: float = UPDATE_TOLERANCE  # the largest difference of a parameter, relative to how far it moved
 
@@ -221,7 +222,7 @@ def _recompute() -> Iterator[Row]:
 
 
 def _reversible() -> Iterator[Row]:
-    """Held against the same model of two streams, which keeps all that its backward pass needs."""
+    """Yield rows that are compared with the same model of two streams without recomputation."""
     rows: list[tuple[str, dict[str, Any], int, str, str]] = [
         ("replicate", {"dpReplicate": 2}, 2, "gpt", "gradients from backward passes within one"),
         ("shard", {"dpShard": 2}, 2, "llama", "parameters gathered once for both passes"),
@@ -358,7 +359,7 @@ ROWS = list(_rows())
 
 
 def reference(row: Row) -> Row:
-    """The row of one process that a row is held against, with the same model and optimizer."""
+    """Return the row of one process that a row is compared with, with the same model and optimizer."""
     if count := row.parallelism.get("island", 0):
         return Row("one-process", model=row.model, options=row.options, islands=count, training=row.training)
     same = {name: value for name, value in row.training.items() if name == "optimizer"}
@@ -366,5 +367,5 @@ def reference(row: Row) -> Row:
 
 
 def select(patterns: Sequence[str]) -> list[Row]:
-    """The rows whose name holds one of the patterns; all without any."""
+    """Return the rows whose name contains one of the patterns, or all rows without any pattern."""
     return [row for row in ROWS if not patterns or any(fnmatch.fnmatch(str(row), f"*{p}*") for p in patterns)]

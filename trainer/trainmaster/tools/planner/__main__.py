@@ -26,7 +26,7 @@ from trainmaster.tools.planner.measure import Measurer, measurer
 from trainmaster.tools.planner.survey import Survey
 
 TOO_SLOW_S = 3600.0
-"""Nobody trains on this machine's CPU with steps that take longer: the person means other machines."""
+"""A step that takes longer than this on this machine's CPU means that the job is for other machines."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,7 +95,7 @@ def _shown(layouts: Sequence[Layout]) -> Iterator[Layout]:
 
 
 def _written(file: Path, text: str) -> str:
-    """Why it couldn't be written; "" when it is."""
+    """Write the text to a file. Return why it could not be written, or ""."""
     try:
         file.write_text(text)
     except OSError as error:
@@ -119,8 +119,10 @@ def _measure(estimates: Sequence[Estimate], measuring: Measurer) -> int:
 
 
 def _machine(config: TrainingConfig, options: argparse.Namespace) -> tuple[Machine, str]:
-    """(this machine as measured, unless another one is described or its ranks would have devices; why the measurement
-    is doubtful, "" if it isn't)."""
+    """Return (the machine, why its measurement is doubtful or "").
+
+    It is this machine as measured, unless options describe another one or the ranks would have devices.
+    """
     described = (options.tflops, options.bandwidth, options.between_nodes)
     if any(value is not None for value in described) or torch.cuda.is_available():
         described_one = assumed(
@@ -155,7 +157,7 @@ def _end(estimates: Sequence[Estimate], shown: int, survey: Survey, config: Trai
 
 
 def _flow(value: object) -> str:
-    """As YAML on one line."""
+    """Return a value as YAML on one line."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {_flow(item)}' for key, item in value.items())}}}"
     return value if isinstance(value, str) else json.dumps(value)

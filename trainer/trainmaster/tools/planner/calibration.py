@@ -36,7 +36,7 @@ from trainmaster.tools.planner.machine import Figures
 PRODUCT = 256  # rows and columns of the matrices that are multiplied
 SMALLEST = 64  # to which they are halved as long as a product takes longer than SLICE_S
 SLICE_S = 0.005
-"""A product that takes longer may be interrupted by other programs each time, so that no round is right."""
+"""Longest time of a product that is measured, in seconds: other programs could interrupt a longer one in each round."""
 LARGE = 8 << 20  # bytes that are summed to learn the bandwidth
 ROUNDS = 5
 ENOUGH_S = 0.05  # for each figure in each round
@@ -46,13 +46,16 @@ AGREES = 2.0
 spare differ by far less."""
 
 LEAST_FLOPS = 1e8
-"""Of one thread. The slowest that was seen is bf16 on a CPU that has no instructions for it: about 1e9."""
+"""Lowest operations per second of one thread that can be right. The slowest that was seen is bf16 on a CPU that has
+no instructions for it: about 1e9."""
 
 
 def figures(config: TrainingConfig) -> tuple[Figures, str]:
-    """(the kept figures of this machine, or else measured ones, why these are doubtful). Measured figures are kept
-    unless there is such a reason; it is "" if there is none. Forks: call it before this process runs an operation of
-    torch. Raises RuntimeError when a rank dies."""
+    """Return (the figures of this machine, why they are doubtful or "").
+
+    The figures are those of the file, or are measured, and then stored unless they are doubtful. It forks, so call it
+    before this process runs an operation of torch. Raises RuntimeError if a rank dies.
+    """
     file = _file(config.precision)
     if (known := _kept(file)) is not None:
         return known, ""
@@ -110,7 +113,7 @@ def _processor() -> str:
 
 
 def _kept(file: Path) -> Figures | None:
-    """None where there are none, or where they can't be right."""
+    """Return the stored figures, or None if there are none or they cannot be right."""
     try:
         values = json.loads(file.read_text())
         found = Figures(**{field.name: float(values[field.name]) for field in dataclasses.fields(Figures)})
@@ -125,8 +128,10 @@ def _keep(file: Path, found: Figures) -> None:
 
 
 def _measured(config: TrainingConfig, row: Row, rank: int) -> list[Figures]:
-    """On a rank of two: a list of ROUNDS figures from rank 0. The other one waits while rank 0 computes alone, as one
-    thread of an idle machine does."""
+    """Measure on a rank of two. Return a list of ROUNDS figures on rank 0.
+
+    The other rank waits while rank 0 computes alone, as one thread of an idle machine does.
+    """
     return [figures for _ in range(ROUNDS) if (figures := _round(config, rank)) is not None]
 
 
@@ -145,7 +150,7 @@ def _round(config: TrainingConfig, rank: int) -> Figures | None:
 
 
 def _flops(dtype: torch.dtype) -> float:
-    """Operations per second in a product of matrices."""
+    """Return the operations per second of a matrix product."""
     size = PRODUCT
     while True:
         matrix = torch.ones(size, size, dtype=dtype)
@@ -156,7 +161,7 @@ def _flops(dtype: torch.dtype) -> float:
 
 
 def _operation_s() -> float:
-    """Of a chain of small modules, forward and backward, as training runs them."""
+    """Return the seconds of an operation in a chain of small modules, forward and backward, as training runs them."""
     chain = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16)) for _ in range(8)))
     x = torch.ones(4, 16)
 
@@ -182,7 +187,7 @@ class _Count(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _median_s(work: Callable[[], Any], times: int) -> float:
-    """Both ranks do it as often."""
+    """Return the median seconds of `work`. Both ranks run it equally often."""
     took = []
     for _ in range(times + 1):
         began = time.perf_counter()
@@ -192,7 +197,8 @@ def _median_s(work: Callable[[], Any], times: int) -> float:
 
 
 def _best_s(work: Callable[[], Any]) -> float:
-    """Of as many times as fit into ENOUGH_S: others may use this machine, too."""
+    """Return the minimum seconds of `work` over as many runs as fit into ENOUGH_S, because others may use this
+    machine."""
     work()
     best, until = float("inf"), time.perf_counter() + ENOUGH_S
     while time.perf_counter() < until:

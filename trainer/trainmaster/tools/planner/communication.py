@@ -1,7 +1,7 @@
-"""What a rank sends in a step, by axis, in bytes. Imports no torch.
+"""The bytes that a rank sends in a step, by axis. It imports no torch.
 
-Collectives are counted as rings: of n ranks each sends (n - 1) / n of the whole for a gather or a scattered sum, twice
-that for a sum (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009). How often FSDP gathers: ZeRO (arXiv
+Collectives are counted as rings: each of n ranks sends (n - 1) / n of the whole for a gather or a scattered sum, and
+twice that for a sum (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009). How often FSDP gathers: ZeRO (arXiv
 1910.02054, section 7).
 """
 
@@ -17,7 +17,7 @@ from trainmaster.tools.planner.memory_estimate import MASTER, Group, place, shar
 
 
 def of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: int) -> dict[str, float]:
-    """Parameters and gradients over the axes dpReplicate and shard (dpShard x cp)."""
+    """Return the bytes of parameters and gradients over the axes dpReplicate and shard (dpShard x cp)."""
     width = MASTER if layout.config.precision == "fp32" else 2
     once = layout.degrees["pp"] > 1
     stage = layout.sharding.stage
@@ -38,8 +38,11 @@ def of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: 
 
 
 def collectives_of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: int) -> float:
-    """How many there are in a step: of each group of shards its gathers and its scattered sums, and of replicas a sum
-    for each bucket. One more has each step, of its loss and its norm."""
+    """Return the number of collectives in a step.
+
+    Each group of shards has its gathers and its scattered sum, and replicas have a sum for each bucket. Each step has
+    one more, for its loss and its norm.
+    """
     if layout.ranks == 1:
         return 0.0
     once = layout.degrees["pp"] > 1
@@ -62,7 +65,7 @@ def collectives_of_data_parallelism(groups: Sequence[Group], layout: Layout, mic
 
 
 def of_muon(groups: Sequence[Group], layout: Layout) -> dict[str, float]:
-    """Parts of matrices, to where they are whole, and back."""
+    """Return the bytes of parts of matrices that are sent to where they are whole, and back."""
     sent: dict[str, float] = {}
     tp = layout.degrees["tp"]
     for group in groups:
@@ -79,7 +82,7 @@ def of_muon(groups: Sequence[Group], layout: Layout) -> dict[str, float]:
 
 
 def of_stages(layout: Layout, stream: int, micro_batches: int) -> float:
-    """Between stages: each sends a micro-batch's stream on, and the gradients of the one that it got."""
+    """Return the bytes between stages: streams of micro-batches, and the gradients of those that were received."""
     if layout.degrees["pp"] == 1:
         return 0.0
     return 2.0 * stream * micro_batches * layout.pipeline.stages_per_rank

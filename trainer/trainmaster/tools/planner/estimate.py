@@ -1,4 +1,4 @@
-"""All that is estimated of a layout, and which layouts are best."""
+"""The whole estimate of a layout, and the order of layouts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from trainmaster.tools.planner.survey import Survey
 from trainmaster.tools.planner.trace import Slice, Use
 
 ITERATIONS = 5
-"""Of muon: three products each."""
+"""Iterations of muon. Each has three products."""
 
 CALLS_OF_OPTIMIZER = 15
-"""Operations of torch for each parameter in a step: AdamW's own, and those of the norm and the clipping."""
+"""Operations of torch for each parameter in a step: those of AdamW, of the norm and of the clipping."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of the worst rank, in each respect."""
+    """The estimate of a layout. Each number is that of the worst rank."""
 
     layout: Layout
     context: int  # tokens of a sequence
@@ -36,29 +36,35 @@ class Estimate:
 
     @property
     def tokens(self) -> int:
-        """Of a step."""
+        """Return the tokens of a step."""
         return self.layout.config.batch.at(self.layout.ranks).global_ * self.context
 
 
 def best_first(layouts: Iterable[Layout], survey: Survey, machine: Machine) -> list[Estimate]:
-    """Each layout with its fastest micro-batch size that fits, sorted by the time of a step. Layouts of which no size
-    fits come last, those with the lowest peak first."""
+    """Return each layout with its fastest micro-batch size that fits, sorted by the time of a step.
+
+    Layouts of which no size fits come last, those with the lowest peak first.
+    """
     return sorted((with_fastest_micro_batch(layout, survey, machine) for layout in layouts), key=_rank)
 
 
 def with_fastest_micro_batch(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
-    """Of equally fast sizes the largest is taken: the estimate doesn't know that kernels are slower on small parts."""
+    """Return the estimate with the fastest micro-batch size.
+
+    Of equally fast sizes the largest is used, because the estimate does not know that kernels are slower on small
+    parts.
+    """
     found = [estimate(candidate, survey, machine) for candidate in micro_batches_to_compare(layout)]
     return min(found, key=lambda e: _rank(e)[:2])
 
 
 def _rank(found: Estimate) -> tuple[bool, float, int]:
-    """The order of estimates: the lowest is the best."""
+    """Return a key that sorts estimates, the best one first."""
     return not found.fits, found.seconds if found.fits else found.memory.peak, found.memory.peak
 
 
 def with_largest_micro_batch(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
-    """With the largest micro batch that fits; with the smallest if none does."""
+    """Return the estimate with the largest micro-batch that fits, or with the smallest if none does."""
     for candidate in smaller_micro_batches(layout):
         found = estimate(candidate, survey, machine)
         if found.fits:
@@ -103,7 +109,7 @@ def estimate(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
 
 
 def stages(layout: Layout, survey: Survey) -> list[range]:
-    """The blocks of each stage."""
+    """Return the blocks of each stage."""
     pipeline = layout.pipeline
     pp = layout.degrees["pp"]
     if pp == 1:
@@ -112,7 +118,7 @@ def stages(layout: Layout, survey: Survey) -> list[range]:
 
 
 def stages_of_ranks(layout: Layout, survey: Survey) -> list[list[range]]:
-    """The blocks of each stage of each rank of axis pp."""
+    """Return the blocks of each stage of each rank of axis pp."""
     pp, ranges = layout.degrees["pp"], stages(layout, survey)
     if pp == 1:
         return [ranges]
@@ -134,8 +140,11 @@ def slice_of(layout: Layout) -> Slice:
 
 
 def operations(layout: Layout, survey: Survey, own: Sequence[range]) -> float:
-    """Of a rank with these stages in a step: a backward pass does twice the operations of a forward pass, and once more
-    what it computes again (of which selective recomputation leaves next to nothing)."""
+    """Return the operations of a rank with these stages in a step.
+
+    A backward pass has twice the operations of a forward pass. Recomputation adds one more forward pass; for Selective
+    nothing is added.
+    """
     costs = survey.costs("Compute")
     again = 4 / 3 if layout.config.recompute in ("Full", "Reversible") else 1
     forward = 0.0
@@ -147,7 +156,7 @@ def operations(layout: Layout, survey: Survey, own: Sequence[range]) -> float:
 
 
 def _orthogonalizing(layout: Layout, groups: Sequence[Group]) -> float:
-    """Operations of muon: ranks that have parts of the same matrices share these out, replicas don't."""
+    """Return the operations of muon. Ranks that have parts of the same matrices share them; replicas do not."""
     if layout.config.optimizer.name != "muon":
         return 0.0
     total, tp = 0.0, layout.degrees["tp"]
@@ -163,7 +172,7 @@ def _orthogonalizing(layout: Layout, groups: Sequence[Group]) -> float:
 
 
 def _saved(stages: Sequence[Sequence[Use]], active: int, in_pipeline: bool) -> int:
-    """Bytes for one sequence of each of `active` micro-batches x stages, the dearest stages first."""
+    """Return the bytes for one sequence of each of `active` micro-batches x stages, the most expensive stages first."""
     outputs = [stage[-1].output if in_pipeline else 0 for stage in stages]
     sizes = sorted(
         (sum(part.saved for part in stage) + output for stage, output in zip(stages, outputs, strict=True)),
@@ -174,7 +183,7 @@ def _saved(stages: Sequence[Sequence[Use]], active: int, in_pipeline: bool) -> i
 
 
 def _received(own: Sequence[range], layers: int) -> int:
-    """From how many stages a rank with these stages gets something: a stream from before, a gradient from behind."""
+    """Return how many streams and gradients a rank with these stages receives."""
     return sum((blocks.start > 0) + (blocks.stop < layers) for blocks in own)
 
 
@@ -183,7 +192,7 @@ def _tensors(groups: Sequence[Group]) -> int:
 
 
 def _collectives(layout: Layout, groups: Sequence[Group], parts: Sequence[Use]) -> float:
-    """How many a rank takes part in, in a step."""
+    """Return the number of collectives that a rank takes part in, in a step."""
     _, count = layout.micro_batches
     found = communication.collectives_of_data_parallelism(groups, layout, count)
     found += count * sum(part.collectives for part in parts)
@@ -193,7 +202,8 @@ def _collectives(layout: Layout, groups: Sequence[Group], parts: Sequence[Use]) 
 
 
 def _sent(layout: Layout, groups: Sequence[Group], parts: Sequence[Use], stream: int) -> dict[str, float]:
-    """`stream`: bytes of one sequence between two blocks."""
+    """Return the bytes that a rank sends in a step, by axis. `stream` is the size of one sequence between two
+    blocks."""
     micro, count = layout.micro_batches
     sent = communication.of_data_parallelism(groups, layout, count)
     for part in parts:

@@ -1,4 +1,4 @@
-"""The parameters of a model and how they split. Imports no torch."""
+"""The parameters of a model, and how they are split. It imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Parameter:
     is_expert: bool = False  # dim 0 counts experts, which are dealt out
 
     def local(self, tp: int, ep: int) -> tuple[int, ...]:
-        """The shape of what tensor and expert parallelism leave to a rank."""
+        """Return the shape of the part that tensor and expert parallelism leave to a rank."""
         shape = list(self.shape)
         if self.is_expert:
             shape[0] //= ep
@@ -25,7 +25,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Of a model whose blocks are all alike."""
+    """The parameters of a model whose blocks are all of the same kind."""
 
     stem: tuple[Parameter, ...]
     block: tuple[Parameter, ...]
@@ -34,7 +34,7 @@ class Inventory:
 
     @property
     def size(self) -> int:
-        """Parameters of the whole model."""
+        """Return the number of parameters of the whole model."""
         return elements(self.stem) + self.layers * elements(self.block) + elements(self.tail)
 
 

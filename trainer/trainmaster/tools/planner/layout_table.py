@@ -1,4 +1,4 @@
-"""Estimates for a person to read, and for programs."""
+"""Estimates as text for people, and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def heading(name: str, size: int, ranks: int, machine: Machine) -> str:
 
 
 def rows(estimates: Sequence[Estimate]) -> list[str]:
-    """A line of names, and one for each estimate."""
+    """Return a line of names, and one line for each estimate."""
     width = max(len("layout"), *(len(estimate.layout.name) for estimate in estimates))
     micro = max(MICRO, *(len(_micro(estimate)) for estimate in estimates))
     return [
@@ -76,7 +76,7 @@ def _numbers(estimate: Estimate) -> str:
 
 
 def ways_out(config: TrainingConfig) -> str:
-    """What would make a layout fit that the job doesn't do yet, as the subject of a sentence."""
+    """Return what could make a layout fit and is not in the job yet, as the subject of a sentence."""
     ways = ["more ranks", "a smaller model or context"]
     ways += ["recompute Full"] if config.recompute == "None" else []
     ways += ["precision bf16"] if config.precision == "fp32" else []
@@ -84,7 +84,7 @@ def ways_out(config: TrainingConfig) -> str:
 
 
 def comparison(estimates: Sequence[Estimate], seconds: Iterable[float]) -> Iterator[str]:
-    """A line of names, and one for each estimate as soon as its step has been measured."""
+    """Yield a line of names, and one line for each estimate as soon as its step has been measured."""
     width = max(len("layout"), *(len(estimate.layout.name) for estimate in estimates))
     yield f"{'layout':{width}} {'measured':>9} {'tokens/s':>11} {'estimated':>10} {'tokens/s':>14}"
     for estimate, found in zip(estimates, seconds, strict=True):
@@ -95,7 +95,7 @@ def comparison(estimates: Sequence[Estimate], seconds: Iterable[float]) -> Itera
 
 
 def amount(size: float) -> str:
-    """At most six characters."""
+    """Return a size as text of at most six characters."""
     for unit in UNITS:
         if size < 999.5 or unit == UNITS[-1]:
             break
@@ -104,7 +104,7 @@ def amount(size: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """At most eight characters: hours and days where seconds would be more than five digits."""
+    """Return a time as text of at most eight characters, in hours or days if seconds had more than five digits."""
     if seconds >= 99_999.5:
         hours = seconds / 3600
         return f"{hours:.0f} h" if hours < 99_999.5 else f"{min(hours / 24, 999_999):.0f} d"

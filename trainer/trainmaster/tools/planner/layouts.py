@@ -1,7 +1,7 @@
-"""The layouts that a job may have with a number of ranks: those that the loop would not refuse.
+"""The layouts that a job may have with a number of ranks: those that the training loop would not refuse.
 
-There is no list of rules here: each product of degrees is asked of `ParallelismConfig`, `layout.validate` and
-`TrainingConfig.accumulation`, as a rank does before it builds anything. Imports no torch.
+There is no list of rules here: `ParallelismConfig`, `layout.validate` and `TrainingConfig.accumulation` check each
+product of degrees, as in a rank before it builds anything. It imports no torch.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ SHORT = {"dpReplicate": "repl", "dpShard": "shard"}
 
 @dataclass(frozen=True)
 class Layout:
-    """One way for `ranks` ranks to share the work. `config` has its parallelism and its micro batch."""
+    """One way for `ranks` ranks to share the work. `config` has its parallelism and its micro-batch."""
 
     config: TrainingConfig
     ranks: int
 
     @cached_property
     def degrees(self) -> dict[str, int]:
-        """Of every axis, 1 where nothing is shared."""
+        """Return the degree of every axis."""
         found = self.config.parallelism.resolve(self.ranks)
         return {axis: found.get(axis, 1) for axis in ("pp", "dpReplicate", "dpShard", "cp", "tp", "ep")}
 
     @cached_property
     def micro_batches(self) -> tuple[int, int]:
-        """(sequences of a micro-batch, micro-batches of a step), of each rank."""
+        """Return (sequences of a micro-batch, micro-batches of a step), for each rank."""
         return self.config.accumulation(self.ranks)
 
     @property
     def shards(self) -> int:
-        """Ranks that parameters are sharded over."""
+        """Return the number of ranks that parameters are sharded over."""
         return self.degrees["dpShard"] * self.degrees["cp"]
 
     @property
@@ -76,7 +76,7 @@ class Layout:
 
     @property
     def compression(self) -> CompressionConfig | None:
-        """Of gradients that replicas sum."""
+        """Return the compression of gradients that replicas sum, or None."""
         communication = self.config.communication
         return communication.compression if communication is not None else None
 
@@ -105,7 +105,7 @@ class Layout:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What `spec.training.parallelism` would say."""
+        """Return the content of `spec.training.parallelism`."""
         return self.config.parallelism.model_dump(mode="json", exclude_none=True)
 
     def with_micro_batch(self, micro: int) -> Layout:
@@ -114,7 +114,7 @@ class Layout:
 
 
 def legal(config: TrainingConfig, ranks: int) -> Iterator[Layout]:
-    """All layouts of `ranks` ranks that the job's model and batch allow. What the job says of an axis holds."""
+    """Yield all layouts of `ranks` ranks that the job's model and batch allow. Axes that the job sets are kept."""
     for parallelism in _products(config, ranks):
         layout = _allowed(config, parallelism, ranks)
         if layout is not None:
@@ -122,7 +122,7 @@ def legal(config: TrainingConfig, ranks: int) -> Iterator[Layout]:
 
 
 def smaller_micro_batches(layout: Layout) -> Iterator[Layout]:
-    """The same layout with its micro batch, then with ever smaller ones, unless the job says how large it is."""
+    """Yield the layout with its micro-batch, and then with smaller ones, unless the job sets the size."""
     yield layout
     micro, count = layout.micro_batches
     if layout.config.batch.micro is not None:
@@ -161,7 +161,8 @@ def _with_legal_micro_batch(layout: Layout, micro: int) -> Layout | None:
 
 
 def nearest(config: TrainingConfig, ranks: int) -> list[int]:
-    """The numbers of ranks around `ranks` that have a legal layout: one below, if there is one, and one above."""
+    """Return the numbers of ranks next to `ranks` that have a legal layout: one below, if there is one, and one
+    above."""
     below = next((n for n in range(ranks - 1, 0, -1) if _any(config, n)), None)
     above = next((n for n in range(ranks + 1, 2 * ranks + 64) if _any(config, n)), None)
     return [n for n in (below, above) if n is not None]
@@ -183,7 +184,7 @@ def _allowed(config: TrainingConfig, parallelism: dict[str, Any], ranks: int) ->
 
 
 def _products(config: TrainingConfig, ranks: int) -> Iterator[dict[str, Any]]:
-    """`parallelism` of every product of degrees that is `ranks`."""
+    """Yield `parallelism` for every product of degrees that is `ranks`."""
     given = config.parallelism.model_dump(mode="json", exclude_none=True)
     for pp, tp, cp, shard in _factors(ranks, 4):
         replicate = ranks // (pp * tp * cp * shard)
@@ -201,8 +202,7 @@ def _products(config: TrainingConfig, ranks: int) -> Iterator[dict[str, Any]]:
 
 
 def _shardings(given: dict[str, Any] | None, pp: int, shards: int) -> list[dict[str, Any] | None]:
-    """ZeRO's stages, unless the job says which. In a pipeline they are all the same, so none is said; without shards
-    nothing is."""
+    """Yield the stages of ZeRO, unless the job sets one. In a pipeline, and without shards, none is set."""
     if shards == 1:
         return [None]
     if pp > 1:
@@ -213,7 +213,7 @@ def _shardings(given: dict[str, Any] | None, pp: int, shards: int) -> list[dict[
 
 
 def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
-    """All tuples of `count` positive numbers whose product divides `number`."""
+    """Yield all tuples of `count` positive numbers whose product divides `number`."""
     if count == 0:
         yield ()
         return

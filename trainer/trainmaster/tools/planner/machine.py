@@ -1,4 +1,4 @@
-"""What the time of a step is reckoned with, and what that rests on. Imports no torch."""
+"""The figures from which the time of a step is computed, and where they come from. It imports no torch."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 TFLOPS, BANDWIDTH = 100.0, 25.0
-"""Of a rank where it has a device and nobody says more: 10^12 operations, and 10^9 bytes that are sent, in a second."""
+"""Assumed speed of a rank with a device, in 10^12 operations per second and in 10^9 bytes sent per second."""
 
 LAUNCH_S = 5e-6
-"""That a host takes to give an operation to a device, which works on others meanwhile."""
+"""Seconds that a host takes to start an operation on a device, while the device computes other operations."""
 LINK_S = 20e-6
-"""That a collective takes between devices, however little it sends."""
+"""Seconds that a collective takes between devices, even if it sends very little."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of this machine, as measured by one thread of each of two processes."""
+    """The figures of this machine, measured by one thread of each of two processes."""
 
     flops: float  # floating-point operations in a second
     bandwidth: float  # bytes that a process sends in a second
@@ -27,13 +27,14 @@ class Figures:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a rank does. `queues`: operations wait for a device, so that giving them to it takes no time of its own."""
+    """The speed of a rank. With `queues`, operations wait for a device, so that starting them takes no time of its
+    own."""
 
     flops: float  # floating-point operations in a second
     bandwidth: float  # bytes that it sends in a second
     memory: int | None  # bytes
-    operation_s: float = 0.0  # seconds of each operation besides what it computes
-    collective_s: float = 0.0  # seconds of each collective besides what it sends
+    operation_s: float = 0.0  # fixed seconds of each operation, in addition to its computation
+    collective_s: float = 0.0  # fixed seconds of each collective, in addition to its bytes
     queues: bool = False
     between: float | None = None  # bytes that it sends to other nodes in a second; None: as within a node
     ranks_per_node: int = 0  # 0: where nodes end makes no difference
@@ -44,12 +45,12 @@ class Machine:
         return self.bandwidth if self.between is None else self.between
 
     def computes_s(self, flops: float, operations: float) -> float:
-        """Seconds for `operations`, which compute `flops` together."""
+        """Return the seconds of `operations`, which compute `flops` together."""
         work, calls = flops / self.flops, operations * self.operation_s
         return max(work, calls) if self.queues else work + calls
 
     def sends_s(self, sent: Mapping[str, float], collectives: float, across: Collection[str] = ()) -> float:
-        """Seconds for `collectives`, which send these bytes together, by axis. `across`: axes between nodes."""
+        """Return the seconds of `collectives`, which send these bytes by axis. `across` are the axes between nodes."""
         slow = math.fsum(size for axis, size in sent.items() if axis in across)
         fast = math.fsum(size for axis, size in sent.items() if axis not in across)
         return fast / self.bandwidth + slow / self.between_nodes + collectives * self.collective_s
@@ -62,8 +63,10 @@ def assumed(
     between_nodes: float | None = None,
     ranks_per_node: int = 1,
 ) -> Machine:
-    """A rank with a device. Each figure is the given one, or else the usual one. Without `between_nodes` all links are
-    alike, whatever `ranks_per_node` is."""
+    """Return a machine whose ranks have devices. A figure that is not given has the usual value.
+
+    Without `between_nodes` all links have the same speed, whatever `ranks_per_node` is.
+    """
     options = (("--tflops", tflops), ("--bandwidth", bandwidth))
     words = [f"{name} as given" if value is not None else f"{name} assumed" for name, value in options]
     if between_nodes is not None:
@@ -83,7 +86,7 @@ def assumed(
 
 
 def shared(figures: Figures, cores: int, ranks: int, memory: int | None) -> Machine:
-    """One of `ranks` on this machine, which share its cores."""
+    """Return one of `ranks` ranks on this machine, which share its cores."""
     share = cores / ranks  # of a rank
     slower = max(1.0, 1 / share)
     return Machine(
@@ -99,7 +102,7 @@ def shared(figures: Figures, cores: int, ranks: int, memory: int | None) -> Mach
 
 
 def _short(seconds: float) -> str:
-    """0.0000276 -> "27.6 us", 0.00286 -> "2.86 ms"."""
+    """Return seconds as text: 0.0000276 is "27.6 us", and 0.00286 is "2.86 ms"."""
     return f"{seconds * 1e6:.3g} us" if seconds < 0.9995e-3 else f"{seconds * 1e3:.3g} ms"
 
 

@@ -1,7 +1,7 @@
-"""Some steps of layouts by real processes on this machine's CPU.
+"""Some steps of layouts, run by real processes on this machine's CPU.
 
-Their ranks are forked, and a process that has run an operation of torch can't be forked from. The planner runs some to
-estimate: so the process that measures is forked before it does.
+Their ranks are forked, and a process that has run an operation of torch cannot be forked. The planner runs some for its
+estimates, so the process that measures is forked before that.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ STEPS = 5  # after a first one, which allocates
 
 
 class Measurer:
-    """The process that measures, seen from the planner."""
+    """The process that measures, as the planner sees it."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
 
     def seconds(self, layouts: Sequence[Layout]) -> Iterator[float]:
-        """Yield the seconds of a step of each layout, one after the other. Raises RuntimeError when ranks died, of
-        memory for example."""
+        """Yield the seconds of a step of each layout, one after the other.
+
+        Raises RuntimeError if ranks died, for example because memory was exhausted.
+        """
         for layout in layouts:
             try:
                 self._pipe.send((layout.config, layout.ranks))
@@ -71,7 +73,7 @@ def _serve(pipe: Connection, planners: Connection) -> None:
 
 
 def steps(config: TrainingConfig, row: Row, rank: int) -> float:
-    """Seconds of a step of this rank, the median. Tokens are random: the time doesn't depend on them."""
+    """Return the median seconds of a step of this rank. Tokens are random, because the time does not depend on them."""
     layout = Layout(config, row.ranks)
     micro, count = layout.micro_batches
     facts = models.facts(config.model)

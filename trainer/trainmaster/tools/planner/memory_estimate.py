@@ -1,8 +1,8 @@
-"""The memory of a rank, by kind. Imports no torch.
+"""The memory of a rank, by kind. It imports no torch.
 
 Parameters, gradients and the optimizer's state are those of the tensors that FSDP2, `replicate` and `ShardOptimizer`
-make, to the byte, on every rank: shards lie in padded storage, the gradients of a group share one buffer. What is there
-for a part of a step only is an estimate of its largest moment.
+make, to the byte, on every rank: shards have padded storage, and the gradients of a group share one buffer. What exists
+only during a part of a step is an estimate of its maximum.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from trainmaster.tools.planner.inventory import Inventory, Parameter
 from trainmaster.tools.planner.layouts import Layout
 
 WHOLES = 5
-"""Of the size of a matrix that muon works on: itself, scaled, twice what it is multiplied with, and the product."""
+"""Number of matrices that muon needs at a time: the matrix itself, scaled, twice its factors, and the product."""
 
 MASTER = 4  # bytes of an element of parameters, gradients and optimizer state
 
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes between two steps."""
+    """The bytes that a rank holds between two steps."""
 
     parameters: int
     gradients: int  # when they are complete, just before the optimizer
@@ -34,7 +34,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a rank at its worst moment."""
+    """The bytes of a rank at its maximum."""
 
     held: Held
     activations: int  # kept from the forward to the backward pass
@@ -51,7 +51,7 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """On the device."""
+        """Return the peak bytes on the device."""
         parts = self.held
         held = 0 if self.in_host_memory else parts.parameters + parts.gradients + parts.optimizer
         return held + parts.compression + max(self.activations + self.buffers, self.summed)
@@ -59,7 +59,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that are gathered, and whose gradients are reduced, together."""
+    """Parameters that are gathered together, and whose gradients are reduced together."""
 
     shapes: tuple[tuple[int, ...], ...]  # of what other axes leave
     experts: tuple[bool, ...]  # of each: over the mesh of experts
@@ -67,7 +67,7 @@ class Group:
 
 
 def groups(inventory: Inventory, layout: Layout, blocks: Sequence[range]) -> Iterator[Group]:
-    """Of a rank whose stages have these blocks."""
+    """Yield the groups of a rank whose stages have these blocks."""
     for stage in blocks:
         for _ in stage:
             yield from _block(inventory.block, layout)
@@ -81,7 +81,7 @@ def groups(inventory: Inventory, layout: Layout, blocks: Sequence[range]) -> Ite
 
 
 def held(groups: Iterable[Group], layout: Layout, rank: int, optimizer: OptimizerConfig) -> Held:
-    """Of the rank at coordinate `rank` of the ranks that parameters are sharded over (dpShard x cp)."""
+    """Return what the rank at coordinate `rank` of the shards (dpShard x cp) holds."""
     parameters = states = marks = 0
     groups = [*groups]
     for group in groups:
@@ -99,7 +99,7 @@ def held(groups: Iterable[Group], layout: Layout, rank: int, optimizer: Optimize
 
 
 def shards(groups: Iterable[Group], layout: Layout, rank: int) -> list[tuple[int, ...]]:
-    """The shapes of what the rank has of each parameter."""
+    """Return the shapes of the rank's part of each parameter."""
     found = []
     for group in groups:
         for shape, is_expert in zip(group.shapes, group.experts, strict=True):
@@ -129,15 +129,17 @@ def _group(parameters: Sequence[Parameter], layout: Layout, *, is_root: bool) ->
 
 
 def place(layout: Layout, rank: int, is_expert: bool) -> tuple[int, int]:
-    """(how many shards there are, which is the rank's)."""
+    """Return (number of shards, index of the rank's shard)."""
     ep = layout.degrees["ep"] if is_expert else 1
     return layout.shards // ep, rank // ep
 
 
 def shard(shape: tuple[int, ...], n: int, rank: int, is_expert: bool) -> tuple[int, int]:
-    """Elements (of the shard's storage, which is padded to the first rank's; of what it has of the parameter).
+    """Return (elements of the shard's storage, which is padded to that of the first rank; elements of the parameter in
+    it).
 
-    FSDP2 cuts dim 0 as `torch.chunk` does; experts, where they are fewer than the ranks, along dim 1 (see `shard`).
+    FSDP2 divides dim 0 as `torch.chunk` does; experts that are fewer than the ranks are divided along dim 1 (see
+    `shard`).
     """
     if is_expert and shape[0] % n:
         return (math.prod(shape) // n,) * 2
@@ -147,15 +149,18 @@ def shard(shape: tuple[int, ...], n: int, rank: int, is_expert: bool) -> tuple[i
 
 
 def _state(elements: int, optimizer: OptimizerConfig, *, in_matrix: bool) -> int:
-    """AdamW: two moments, and a number of steps for each tensor. SGD: one, if it has momentum. Muon: one of matrices of
-    blocks."""
+    """Return the bytes of the optimizer's state for a parameter.
+
+    AdamW has two moments, and a step count for each tensor. SGD has one moment, if it has momentum. Muon has one moment
+    for matrices of blocks.
+    """
     if optimizer.name == "adamw" or (optimizer.name == "muon" and not in_matrix):
         return 2 * elements * MASTER + 4
     return elements * MASTER if optimizer.name == "muon" or optimizer.momentum_or_default else 0
 
 
 def whole(groups: Sequence[Group], layout: Layout, micro_batches: int) -> tuple[int, int]:
-    """Bytes of (whole parameters, whole gradients) at the worst moment of a step."""
+    """Return the bytes of (whole parameters, whole gradients) at the maximum in a step."""
     width = MASTER if layout.config.precision == "fp32" else 2
     sizes = [(sum(map(math.prod, group.shapes)), group.is_root) for group in groups]
     every, largest = sum(n for n, _ in sizes), max(n for n, _ in sizes)
@@ -183,8 +188,10 @@ def whole(groups: Sequence[Group], layout: Layout, micro_batches: int) -> tuple[
 
 
 def summed(groups: Iterable[Group], layout: Layout) -> int:
-    """Bytes that compressed sums need while they are made: the sum, and of TopK the sizes that it chooses by. Or what
-    muon does."""
+    """Return the bytes that compressed sums, or muon, need while they are computed.
+
+    Compressed sums need the sum, and TopK the sizes by which it chooses.
+    """
     groups = [*groups]
     compressed = 0
     if layout.compression is not None:
@@ -193,8 +200,11 @@ def summed(groups: Iterable[Group], layout: Layout) -> int:
 
 
 def _orthogonalized(groups: Sequence[Group], layout: Layout) -> int:
-    """Of matrices that ranks have parts of: all updates until the step, and a batch of parts on its way to wholes and
-    back. Of each: one at a time, with its square and what becomes of it."""
+    """Return the bytes that muon needs.
+
+    For divided matrices: all updates until the step, and a batch of parts on its way to whole matrices and back. For
+    each matrix: one at a time, with its square and its result.
+    """
     joined = layout.is_sharded or layout.degrees["tp"] > 1
     matrices = [group for group in groups if not group.is_root]
     updates = sum(math.prod(s) for s in shards(matrices, layout, 0) if len(s) > 1) if joined else 0

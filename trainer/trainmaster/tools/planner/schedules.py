@@ -1,4 +1,7 @@
-"""What a pipeline loses and what it holds, by its schedule. p ranks, m micro-batches, v stages on each rank."""
+"""The idle time of a pipeline and the activations that it holds, by schedule.
+
+p ranks, m micro-batches, v stages on each rank.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from trainmaster.contract.config import PipelineConfig
 
 
 def bubble(config: PipelineConfig, p: int, m: int) -> float:
-    """The share of a step that a rank waits for others, if all stages take the same time and nothing is sent.
+    """Return the share of a step that a rank waits, if all stages take the same time and nothing is sent.
 
-    GPipe (arXiv 1811.06965) and 1F1B (2104.04473, section 2.2): p - 1 forwards and backwards beside m. Interleaved: v
-    times less of them. Zero bubble (2401.10241, section 2.3): with a backward pass cut into two halves, each as long as
-    a forward, a third of that is left; ZBV (section 5): nothing. DualPipeV (github.com/deepseek-ai/DualPipe, "cut in
-    half"): p - 1 times F&B + B - 3W, where a rank's F, B and W are 3m of such thirds and F&B is F + B.
+    GPipe (arXiv 1811.06965) and 1F1B (2104.04473, section 2.2): p - 1 forwards and backwards in addition to m.
+    Interleaved: v times fewer. Zero bubble (2401.10241, section 2.3): with a backward pass cut into two halves, each as
+    long as a forward, a third of that is left; ZBV (section 5): nothing. DualPipeV (github.com/deepseek-ai/DualPipe,
+    "cut in half"): p - 1 times F&B + B - 3W, where a rank's F, B and W are 3m of such thirds and F&B is F + B.
     """
     if p == 1:
         return 0.0
@@ -28,10 +31,10 @@ def bubble(config: PipelineConfig, p: int, m: int) -> float:
 
 
 def held(config: PipelineConfig, p: int, m: int, rank: int) -> int:
-    """Micro-batches, times stages, whose activations a rank holds at most.
+    """Return the largest number of micro-batches, times stages, whose activations a rank holds.
 
-    GPipe: all. 1F1B: those that are forward of it in the pipeline. Interleaved: the forwards that its warm-up has (as
-    torch.distributed.pipelining.schedules counts them) and one. ZBV: as many as 1F1B's first rank, on every rank
+    GPipe: all. 1F1B: as many as there are stages from this one to the last. Interleaved: the forwards of its warm-up
+    (as torch.distributed.pipelining.schedules counts them) and one. ZBV: as many as 1F1B's first rank, on every rank
     (2401.10241, section 5). DualPipeV: one stage more.
     """
     if p == 1:

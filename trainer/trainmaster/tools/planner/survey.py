@@ -1,4 +1,4 @@
-"""A model's parameters and operations, and what its parts keep and send, found out without its memory."""
+"""The parameters and operations of a model, and what its parts keep and send, without its memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainmaster.tools.planner.trace import Slice, Uses, trace
 
 
 class Survey:
-    """Of a built-in model."""
+    """The survey of a built-in model."""
 
     def __init__(self, model: ModelConfig) -> None:
         options = models.validate(model)
@@ -29,24 +29,30 @@ class Survey:
                 f"model.name: layouts of {model.name} can't be estimated; those of built-in transformers can"
             )
         self.layers, self.time = options.layers, options.context
-        self._options = options.model_copy(update={"layers": 1})  # built-in models' blocks are all alike
+        self._options = options.model_copy(update={"layers": 1})  # all blocks of a built-in model are of the same kind
         with torch.device("meta"):
             self._one = models.module(self._options)
         self.inventory = _inventory(self._one, self.layers)
 
     def costs(self, balance: str) -> Costs:
-        """By which a pipeline's stages are cut; operations stand for a profile, which only the ranks' device has."""
+        """Return the costs by which a pipeline's stages are divided.
+
+        Operations stand for a profile, which only the ranks' device could give.
+        """
         found = by_parameters(self._one) if balance == "Parameters" else self.operations
         return Costs(found.stem, found.blocks * self.layers, found.tail)
 
     @cached_property
     def operations(self) -> Costs:
-        """Of the forward pass of one sequence; `blocks` has one block."""
+        """Return the operations of the forward pass of one sequence. `blocks` has one block."""
         return by_operations(self._one, self.time)
 
     @lru_cache(maxsize=4096)  # noqa: B019 one survey a process
     def uses(self, part: Slice) -> Uses:
-        """Of one sequence; of several it is so much more, but for masks and rotations, which are small beside it."""
+        """Return the uses of one sequence.
+
+        Several sequences use a multiple of it, except for masks and rotations, which are small.
+        """
         return trace(self._options, part, self.time)
 
 

@@ -1,8 +1,8 @@
-"""What one block of a model keeps and sends on a rank, found out without its memory.
+"""What one block of a model keeps and sends on a rank, without its memory.
 
-Tensors are fake (torch's FakeTensorMode): they have shapes, no values. Groups of ranks are fake too: their collectives
-do nothing. So a block runs forward and backward just as it would on a rank of any mesh, by the strategies' own code,
-and what autograd keeps and what is sent is written down.
+Tensors are fake (torch's FakeTensorMode): they have shapes, but no values. Process groups are fake, too: their
+collectives do nothing. So a block runs forward and backward as on a rank of any mesh, with the code of the strategies,
+and what autograd keeps and what is sent is recorded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from trainmaster.parallel.model_plan import named, plan_of
 
 @dataclass(frozen=True)
 class Slice:
-    """What a rank has of a model besides stages and shards, and the type that it computes in."""
+    """A rank's part of a model, apart from stages and shards, and the dtype that it computes in."""
 
     tp: int
     cp: int
@@ -50,14 +50,14 @@ class Slice:
 
     @property
     def degrees(self) -> dict[str, int]:
-        """Of the smallest mesh that has these axes."""
+        """Return the degrees of the smallest mesh that has these axes."""
         shards = self.ep // math.gcd(self.ep, self.cp)
         return {"dpShard": shards, "cp": self.cp, "tp": self.tp, "ep": self.ep}
 
 
 @dataclass(frozen=True)
 class Use:
-    """Of a part of a model, for one sequence."""
+    """What a part of a model uses for one sequence."""
 
     saved: int  # bytes that autograd keeps from the forward to the backward pass
     result: int  # bytes that go on to the next part
@@ -76,7 +76,7 @@ class Uses:
     chain: int = 0  # bytes that a stage keeps of all its blocks together
 
     def of_stage(self, blocks: range, layers: int) -> list[Use]:
-        """What a stage with these of the model's blocks consists of."""
+        """Return the uses of the parts of a stage with these blocks of the model."""
         stem = [self.stem] if blocks.start == 0 else []
         tail = [self.tail] if blocks.stop == layers else []
         chain = [Use(self.chain, 0)] if self.chain and blocks else []
@@ -107,7 +107,7 @@ def trace(options: Any, part: Slice, time: int) -> Uses:
 
 
 def _model(options: Any, dtype: torch.dtype) -> nn.Module:
-    """In the type that blocks compute in."""
+    """Return the model in the dtype that its blocks compute in."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -154,7 +154,7 @@ def _run(model: Any, time: int, vocabulary: dist.ProcessGroup | None, record: _R
 
 
 class _Record(TorchDispatchMode):  # type: ignore[misc]
-    """Writes down what autograd saves, and what collectives send, of what runs in it."""
+    """Records what autograd saves, and what collectives send, for the operations that run in it."""
 
     def __init__(self, mesh: Mesh, model: nn.Module) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
         self.products = 0  # bytes of what selective recomputation keeps of the last forward pass
 
     def ignore(self, shared: Any) -> None:
-        """Tensors that are counted elsewhere."""
+        """Ignore tensors that are counted elsewhere."""
         for x in torch.utils._pytree.tree_leaves(shared):
             self._kept.append(x.untyped_storage())
             self._held.add(_key(x))
@@ -186,7 +186,7 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
         return x
 
     def of(self, forward: Callable[[], Any], inputs: tuple[Tensor, ...]) -> tuple[Any, Use]:
-        """What `forward` returns, cut off from it, and its use of memory and links, backward pass included."""
+        """Return (what `forward` returns, detached from it; its use of memory and links, with the backward pass)."""
         self._saved, self._sent, self.products = {}, {}, 0
         self._operations = self._collectives = 0
         hooks = torch.autograd.graph.saved_tensors_hooks(self.keep, lambda x: x)
@@ -218,7 +218,8 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _note(self, name: str, args: tuple[Any, ...]) -> None:
-        """Bytes that a rank sends in a ring of n (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009)."""
+        """Add the bytes that a rank sends in a ring of n (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69,
+        2009)."""
         leaves = [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]
         group = next(dist.ProcessGroup.unbox(leaf) for leaf in leaves if isinstance(leaf, torch.ScriptObject))
         largest = max(x.numel() * x.element_size() for x in leaves if isinstance(x, Tensor))
@@ -233,7 +234,7 @@ def _key(x: Tensor) -> int:
 
 
 def _evenly(group: dist.ProcessGroup | None) -> Callable[..., Tensor]:
-    """Experts as if all were chosen as often: tensors without values don't say which are."""
+    """Return a forward of experts that are all chosen equally often: fake tensors do not say which are chosen."""
 
     def forward(module: Any, x: Tensor, choices: Tensor, weights: Tensor) -> Tensor:
         order = choices.flatten().argsort(stable=True)
@@ -256,7 +257,10 @@ def _even(rows: int, parts: int) -> list[int]:
 
 @contextmanager
 def _fake_world(degrees: dict[str, int]) -> Iterator[Mesh]:
-    """A process group whose collectives do nothing, seen from its last rank, which has the most to attend to."""
+    """A context with a process group whose collectives do nothing.
+
+    It is seen from its last rank, which attends to the most tokens.
+    """
     size = math.prod(degrees[axis] for axis in ("dpShard", "cp", "tp"))
     hook = sys.excepthook  # each group puts its rank before every line of a traceback, for good
     dist.init_process_group("fake", store=FakeStore(), rank=size - 1, world_size=size)

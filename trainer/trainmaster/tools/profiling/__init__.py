@@ -1,9 +1,9 @@
-"""Recorded steps: `training.profile` names them, or somebody asks for the next ones; all ranks record them, and rank 0
-makes one page of all.
+"""Recorded steps: `training.profile` names them, or a person asks for the next ones. All ranks record them, and rank 0
+makes one page of all recordings.
 
-Below the run's output, or else beside its checkpoints, in profile/steps-<first>-<last>.r<round>: a trace of each rank
-for Perfetto or chrome://tracing, and index.html, which needs nothing but a browser. Recording changes no number of the
-training.
+The results are in profile/steps-<first>-<last>.r<round> in the run's output folder, or in the checkpoint folder if
+there is no output folder: a trace of each rank for Perfetto or chrome://tracing, and index.html, which needs nothing
+but a browser. Recording changes no number of the training.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trainmaster.train.process_group import World
 _STEP = "trainmaster step "
 _SENDS = ("gloo:", "nccl:", "ucc:", "mpi:", "c10d::")
 _SHOWN = 32
-"""Ranks that have a timeline in the page: the slowest ones."""
+"""Number of ranks that have a timeline in the page: the slowest ones."""
 
 
 _AHEAD = 2
@@ -43,10 +43,11 @@ a step are on the host of each rank when the next step is over, and no rank has 
 
 
 class Profiler:
-    """`config`: steps that are known from the start. `steps`: the last of the run.
+    """The profiler of a rank. `config` has steps that are known from the start, and `steps` is the last step of the
+    run.
 
-    All ranks record the same steps: what rank 0 is asked for while the run goes on, the others learn by the last
-    all-reduce of a step (`wish`, `granted`).
+    All ranks record the same steps: what rank 0 is asked for during the run, the others learn by the last all-reduce of
+    a step (`wish`, `granted`).
     """
 
     def __init__(self, config: ProfileConfig | None, reporter: Reporter, world: World, steps: int) -> None:
@@ -60,7 +61,7 @@ class Profiler:
         self._places = [os.fspath(place) for place in places if place] if world.rank == 0 else []
 
     def wish(self, step: int) -> int:
-        """How many steps this rank was asked to record, for the last all-reduce of `step`."""
+        """Return how many steps this rank was asked to record, for the last all-reduce of `step`."""
         if self._request is not None or (found := profile_request.asked(self._places)) is None:
             return 0
         path, steps = found
@@ -77,13 +78,13 @@ class Profiler:
         return steps
 
     def granted(self, step: int, steps: int) -> None:
-        """All ranks have learned by `step` that so many steps are to be recorded."""
+        """Note that all ranks know since `step` that `steps` steps are to be recorded."""
         if steps:
             self._asked = (step + _AHEAD, min(step + _AHEAD + steps - 1, self._steps))
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Around a step: records it if it is one of those that are asked for."""
+        """A context around a step, which records it if it is to be recorded."""
         window = next((w for w in (self._configured, self._asked) if w is not None and w[0] <= step <= w[1]), None)
         if window is None:
             yield
@@ -159,7 +160,7 @@ class Profiler:
 
 
 def in_words(splits: list[Split]) -> str:
-    """One sentence about all ranks."""
+    """Return one sentence about all ranks."""
     wall = sum(s.wall for s in splits)
     shares = {name: sum(getattr(s, name) for s in splits) / wall for name in ("compute", "communication", "other")}
     told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
@@ -171,7 +172,7 @@ def in_words(splits: list[Split]) -> str:
 
 
 def summary(events: list[FunctionEvent]) -> tuple[Split, dict[str, Any]]:
-    """(where the time went, a timeline) of one rank's recorded steps. Torch tells microseconds."""
+    """Return (where the time went, a timeline) of one rank's recorded steps. torch's times are microseconds."""
     marks = [e for e in events if e.name.startswith(_STEP) and e.device_type == DeviceType.CPU]
     steps = sorted((int(e.name[len(_STEP) :]), e.time_range.start, e.time_range.end) for e in marks)
     window = steps[0][1], steps[-1][2]
@@ -196,7 +197,7 @@ def _sends(event: FunctionEvent) -> bool:
 
 
 def _computes(event: FunctionEvent) -> bool:
-    """An operator of the host, and no frame of others: those keep books, call back, and wait."""
+    """Return True for an operator of the host, and False for frames that only account, call back, or wait."""
     if event.is_async or event.is_user_annotation or "::wait_tensor" in event.name:
         return False
     return event.name.startswith("aten::") or not event.cpu_children

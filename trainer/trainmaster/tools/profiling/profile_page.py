@@ -16,7 +16,10 @@ _TEMPLATE = Path(__file__).parent / "page.html"
 def page(
     first: int, last: int, round: int, splits: Sequence[Split], order: Sequence[int], timelines: list[dict[str, Any]]
 ) -> str:
-    """`order`: ranks, the one that the others wait for first; `timelines`: of as many of them as are shown."""
+    """Return the page.
+
+    `order` has all ranks, first the one that the others wait for. `timelines` has those of the first ranks.
+    """
     data = {
         "first": first,
         "last": last,

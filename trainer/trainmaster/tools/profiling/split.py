@@ -1,6 +1,6 @@
-"""Where the time of recorded steps went: computing, communication that nothing hid, and the rest.
+"""Where the time of recorded steps went: computation, communication that was not hidden, and the rest.
 
-Torch-free. Times are microseconds of one rank's clock.
+It imports no torch. Times are microseconds of one rank's clock.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MOST_BARS = 1200
-"""Of a lane. A screen has no more columns."""
+"""Largest number of bars in a lane. A screen has no more columns."""
 _TOP = 12
 
 
 @dataclass(frozen=True)
 class Span:
-    """Something that one thread or device did. Spans of a kind may overlap: threads work side by side.
+    """Something that one thread or device did. Spans of a kind may overlap, because threads run in parallel.
 
-    own: what it took without the spans within it.
+    `own` is its time without the spans within it.
     """
 
     name: str
@@ -33,10 +33,10 @@ Stretch = tuple[float, float]
 
 @dataclass(frozen=True)
 class Split:
-    """Of one rank's recorded steps, in microseconds.
+    """The division of one rank's recorded steps, in microseconds.
 
-    compute: anything computes, hidden: something is sent meanwhile, too. communication: something is sent and nothing
-    computes, so mostly it is waiting. other: neither, which is Python, data, or a wait for the host.
+    compute: something computes; hidden: something is sent at the same time. communication: something is sent and
+    nothing computes, which is mostly waiting. other: neither, which is Python, data, or a wait for the host.
     """
 
     steps: int
@@ -48,12 +48,12 @@ class Split:
 
     @property
     def own(self) -> float:
-        """What this rank took for itself: whoever took longest is the one that the others wait for."""
+        """Return the time that this rank took for itself. The others wait for the rank with the largest value."""
         return self.wall - self.communication
 
 
 def union(spans: Iterable[Span | Stretch], window: Stretch) -> list[Stretch]:
-    """The stretches of `window` in which at least one of the spans is under way, in order."""
+    """Return the stretches of `window` in which at least one of the spans is under way, in order."""
     pairs = sorted((s.start, s.end) if isinstance(s, Span) else s for s in spans)
     merged: list[Stretch] = []
     for start, end in pairs:
@@ -68,7 +68,7 @@ def union(spans: Iterable[Span | Stretch], window: Stretch) -> list[Stretch]:
 
 
 def overlap(one: Sequence[Stretch], other: Sequence[Stretch]) -> float:
-    """How long both are under way. Each in order and without overlaps of its own, as `union` returns."""
+    """Return how long both are under way. Each is in order and without overlaps of its own, as `union` returns it."""
     total, i, k = 0.0, 0, 0
     while i < len(one) and k < len(other):
         total += max(0.0, min(one[i][1], other[k][1]) - max(one[i][0], other[k][0]))
@@ -88,10 +88,10 @@ def split(steps: int, window: Stretch, compute: Sequence[Span], communication: S
 
 
 def bars(spans: Sequence[Span], window: Stretch, origin: float) -> list[tuple[int, int, str]]:
-    """(start from `origin`, length, name) of what a lane of a timeline shows.
+    """Return (start from `origin`, length, name) of the bars in a lane of a timeline.
 
-    Spans that overlap are one bar, named after the longest. So are those that begin in the same column of the screen,
-    where there are more than it has.
+    Spans that overlap are one bar, named after the longest. If there are more spans than columns of the screen, those
+    that begin in the same column are one bar, too.
     """
     inside = sorted((s for s in spans if s.end > window[0] and s.start < window[1]), key=lambda span: span.start)
     column = (window[1] - window[0]) / MOST_BARS if len(inside) > MOST_BARS else 0.0
@@ -107,7 +107,7 @@ def bars(spans: Sequence[Span], window: Stretch, origin: float) -> list[tuple[in
 
 
 def top(spans: Sequence[Span]) -> list[tuple[str, int, float]]:
-    """(name, how often, microseconds without what they call) of what took longest."""
+    """Return (name, count, microseconds without what it calls) of the operators that took longest."""
     counts: dict[str, int] = defaultdict(int)
     times: dict[str, float] = defaultdict(float)
     for span in spans:

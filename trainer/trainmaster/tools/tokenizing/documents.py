@@ -16,7 +16,7 @@ ROWS = 1024  # of a table that are in memory at once
 
 
 def documents(source: Path, column: str, glob: str | None) -> Iterator[str]:
-    """In the order of the files' names. Raises DataError."""
+    """Yield the documents in the order of the files' names. Raises DataError."""
     if not source.exists():
         raise DataError(f"{source} doesn't exist; a file or a folder of texts is expected")
     for path in _files(source, glob):
@@ -24,7 +24,7 @@ def documents(source: Path, column: str, glob: str | None) -> Iterator[str]:
 
 
 def _files(source: Path, glob: str | None) -> list[Path]:
-    """Tables if there are any, else texts."""
+    """Return the tables of a folder if there are any, else its text files."""
     if source.is_file():
         return [source]
     matches: Callable[[str], Any] = re.compile(translate(glob)).fullmatch if glob else lambda name: True

@@ -1,4 +1,4 @@
-"""From documents to a `.npy` file of token numbers, with what made it beside."""
+"""A `.npy` file of token numbers made of documents, with a file that describes how it was made."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from trainmaster.errors import ConfigError, DataError
 
 TOGETHER = 256  # documents, on all cores
 SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
-"""Tokens at which texts end, in tokenizers that people use."""
+"""Tokens that mark the end of a text in common tokenizers."""
 _HEADER = 128  # bytes: a multiple of 64, with room for any number of tokens
 
 
 def write(documents: Iterable[str], out: Path, tokenizer_file: Path, separator: str | None) -> dict[str, Any]:
-    """Tokens of all documents, a separator after each. What the file beside it says. Raises ConfigError, DataError;
-    then nothing is left."""
+    """Write the tokens of all documents, with a separator after each. Return the content of the description file.
+
+    Raises ConfigError and DataError, and leaves no files then.
+    """
     if out.suffix != ".npy":
         raise ConfigError(f"{out}: a name that ends in .npy is expected")
     for path in (out, about_path(out)):
@@ -79,7 +81,7 @@ def _tokenizer(path: Path) -> tuple[Any, bytes]:
 
 
 def _separator(tokenizer: Any, path: Path, wanted: str | None) -> tuple[int, str]:
-    """(number, token)."""
+    """Return (number, token) of the separator. Raises ConfigError if the tokenizer does not have it."""
     for token in (wanted,) if wanted is not None else SEPARATORS:
         number = tokenizer.token_to_id(token)
         if number is not None:
@@ -95,7 +97,7 @@ def _groups(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _header(dtype: np.dtype[Any], count: int) -> bytes:
-    """Of numpy's format (NEP 1), padded to the room that was left for it."""
+    """Return the header of numpy's format (NEP 1), padded to the room that was left for it."""
     text = repr({"descr": dtype.str, "fortran_order": False, "shape": (count,)})
     room = _HEADER - 10
     return b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + text.ljust(room - 1).encode() + b"\n"

@@ -17,7 +17,7 @@ class Scores:
     """
 
     def __init__(self, of: str, stop: EarlyStopConfig | None = None, *, keep_best: bool = False) -> None:
-        self.step, self.loss = 0, math.nan  # of the last evaluation
+        self.step, self.loss = 0, math.nan  # step and loss of the last evaluation
         self.best, self.best_step = math.inf, 0
         self.since = 0  # evaluations without an improvement
         self._of, self._stop, self._keep_best = of, stop, keep_best

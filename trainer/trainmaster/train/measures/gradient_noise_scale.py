@@ -17,7 +17,7 @@ from trainmaster.errors import ConfigError
 from trainmaster.models.layout import is_plain
 
 DECAY = 0.95
-"""Of what earlier estimates count: one alone has an error as large as itself."""
+"""Weight of earlier estimates in the average: a single estimate has an error as large as itself."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class NoiseScale:
     every: int = 1
     signal: float = 0.0  # squared norm of the true gradient
     noise: float = 0.0  # trace of the covariance of one sequence's gradient
-    weight: float = 0.0  # of the estimates so far: averages begin at zero
+    weight: float = 0.0  # total weight of the estimates so far: averages begin at zero
 
     @classmethod
     def of(cls, config: TrainingConfig, degrees: Mapping[str, int], micro: int, accumulation: int) -> NoiseScale | None:

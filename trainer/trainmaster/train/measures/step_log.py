@@ -19,7 +19,7 @@ class StepLog:
 
     def __init__(self, shown: bool, total_steps: int, unit: str = "tokens") -> None:
         self._shown, self._total, self._unit = shown, total_steps, unit
-        self.utilization: Utilization | None = None  # of devices, where there is something to tell of them
+        self.utilization: Utilization | None = None  # utilization of devices, if it is known
         self._said_at: float | None = None
         self._tokens = self._steps = 0  # since then
 

@@ -35,8 +35,8 @@ _PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
     (r"T4\b", {"16": 65, "fp32": 8.1}),
     (r"V100", {"16": 125, "fp32": 15.7}),
 )
-"""TFLOP/s of dense matrix products by part of a device's name, from NVIDIA's data sheets. The first that fits counts.
-"16": fp16, and bf16 where there is one."""
+"""TFLOP/s of dense matrix products by part of a device's name, from NVIDIA's data sheets. The first that matches
+counts. "16": fp16, and bf16 where there is one."""
 
 
 def peak(device: str, precision: str, matmul_precision: str) -> float | None:

@@ -1,4 +1,4 @@
-"""What an agent is told by its environment."""
+"""The settings of an agent, from its environment."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Settings:
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Settings:
-        """Raises ValueError that names the variable that is missing or wrong."""
+        """Return the settings. Raises ValueError that names the variable that is missing or wrong."""
 
         def text(name: str) -> str:
             if not env.get(name):
@@ -152,13 +152,14 @@ class Settings:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences for the log of the agent: what of the command has no effect, and once what can't be seen."""
+        """Return sentences for the agent's log: what of the command has no effect, and, once per job, what is not
+        observed."""
         unseen = self.of_framework.unseen
         return (*self.command.notes, *([unseen] if unseen and self.identity.slot == 0 else []))
 
     @property
     def entry(self) -> dict[str, Any] | None:
-        """What a rank runs in a fork; None: a program that is executed as it is."""
+        """Return what a rank runs in a fork, or None for a program that is executed."""
         return self.of_framework.entry or self.command.entry
 
     @property
@@ -166,16 +167,16 @@ class Settings:
         return self.of_framework.executed_entry or self.entry
 
     def import_environment(self) -> dict[str, str]:
-        """The environment under which a zygote may import for these ranks."""
+        """Return the environment with which a zygote may import for these ranks."""
         return {n: v for n, v in self.environ.items() if n not in _VOLATILE and not n.startswith("TRAINMASTER_")}
 
     def key(self) -> str:
-        """Names the zygotes that may fork these ranks: same interpreter, same environment."""
+        """Return a name of the zygotes that may fork these ranks: those with the same interpreter and environment."""
         content = [sys.executable, sys.version, sorted(self.import_environment().items())]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def load_environment(self) -> dict[str, str]:
-        """Variables that are read once, at load: a zygote must have been started with the same."""
+        """Return the variables that are read once, at load: a zygote must have been started with the same."""
         return load_environment(self.environ)
 
 
@@ -208,7 +209,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _parsed(variable: str, env: Mapping[str, str], environ: Mapping[str, str]) -> Command:
-    """The command in a variable. `environ`: what its ranks get."""
+    """Return the command in a variable. `environ` are the variables that its ranks get."""
     raw = env.get(variable, "")
     try:
         argv = json.loads(raw)
@@ -231,7 +232,7 @@ def _parsed(variable: str, env: Mapping[str, str], environ: Mapping[str, str]) -
 
 
 def _with_changes(environ: Mapping[str, str], command: Command) -> dict[str, str]:
-    """The variables of ranks, with those that their command sets or takes away."""
+    """Return the variables of ranks, with those that their command sets or removes."""
     changed = {**environ, **command.environment}
     return {name: value for name, value in changed.items() if value is not None}
 

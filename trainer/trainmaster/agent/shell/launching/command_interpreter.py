@@ -8,15 +8,17 @@ import sys
 
 
 def is_own(program: str, given: str = "") -> bool:
-    """Return whether `program` is the interpreter that runs this agent. A bare `python` means `given`, the person's
-    own, where there is one, and else this agent's."""
+    """Return True if `program` is the interpreter that runs this agent.
+
+    A bare `python` means `given`, the user's own interpreter, if there is one, and otherwise this agent's.
+    """
     if is_bare(program):
         return not given or _same(given, sys.executable)
     return _same(shutil.which(program) or program, sys.executable)
 
 
 def is_bare(program: str) -> bool:
-    """Return whether `program` is the name of no particular Python; one of another version than ours is."""
+    """Return True if `program` names no particular Python. The name of another version than ours is particular."""
     return program in ("python", "python3", f"python3.{sys.version_info.minor}")
 
 

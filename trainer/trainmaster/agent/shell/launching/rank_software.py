@@ -62,7 +62,7 @@ def _entry_of(argv: list[str]) -> dict[str, Any] | None:
 
 
 async def ask(python: str, names: list[str], environ: dict[str, str]) -> dict[str, str]:
-    """Have another interpreter tell what is installed for it. Return nothing if it does not answer."""
+    """Return the versions that another interpreter reports as installed for it, or {} if it does not answer."""
     try:
         process = await asyncio.create_subprocess_exec(
             *(python, "-c", Path(installed_versions.__file__).read_text(), *names),

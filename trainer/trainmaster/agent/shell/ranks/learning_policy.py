@@ -1,8 +1,8 @@
-"""When a zygote is to learn what ranks have imported.
+"""When a zygote learns what ranks have imported.
 
-Ranks tell of their imports as they go. A list is worth learning once it is whole: after some steps, when lazily
-imported modules are there too; or, with a script that takes no steps of an optimizer, when nothing has been imported
-for a while.
+Ranks report their imports as they go. A list is learned once it is complete: after some steps, when modules that are
+imported lazily are in it, too. With a script without optimizer steps, it is learned when nothing has been imported for
+a while.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ _QUIET_S = 2.0
 
 
 class Lessons:
-    """teach: is called with a rank whose list is to be learned. One rank's list is enough: those of a round hardly
-    differ. refused: is called once, when the script turns out to be one that can't be forked. told: whether that is
-    known to be otherwise."""
+    """Decides when to learn.
+
+    `teach` is called with a rank whose list is to be learned; one rank is enough, because the lists of a round hardly
+    differ. `refused` is called once if the script cannot be forked. `told` says whether it is known that it can.
+    """
 
     def __init__(self, teach: Callable[[Rank], None], refused: Callable[[], None], *, told: bool) -> None:
         self.forkable = told

@@ -1,4 +1,4 @@
-"""One rank as its agent sees it: a process, a progress record, a channel, a pipe with its output."""
+"""One rank as its agent sees it: a process, a progress record, a channel, and a pipe with its output."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _BAR_S = 10.0  # how often a line that is written over again and again is forwar
 
 
 class Output:
-    """A pipe whose lines go to the agent's own output, prefixed, and whose last ones are kept.
+    """A pipe whose lines are forwarded to the agent's own output, with a prefix. The last lines are kept.
 
-    A progress bar writes over its line for as long as a training lasts. What it has written over is dropped, as on a
-    terminal, and what it shows is forwarded now and then. `now`: seconds of a clock that never goes back.
+    A progress bar writes over its line again and again. What it has written over is dropped, as on a terminal, and what
+    it shows is forwarded at intervals. `now` returns the seconds of a monotonic clock.
     """
 
     def __init__(self, prefix: str, now: Callable[[], float] = time.monotonic) -> None:
@@ -45,12 +45,12 @@ class Output:
         asyncio.get_running_loop().add_reader(self.read_fd, self.drain)
 
     def started(self) -> None:
-        """The process holds the writing end now."""
+        """Close our writing end, because the process has its own now."""
         os.close(self.write_fd)
         self.write_fd = -1
 
     def drain(self) -> None:
-        """Take what the pipe holds. A process's last words are in it before its end is known."""
+        """Read what the pipe holds. The last output of a process is read before its end is handled."""
         while self.read_fd >= 0:
             try:
                 data = os.read(self.read_fd, _READ)
@@ -82,7 +82,7 @@ class Output:
         self._forwarded_s = self._now()
         shown = [_shown(line).rstrip(b"\r") for line in whole]
         self.lines.extend(line[:_LINE_LIMIT].decode(errors="replace") for line in shown)
-        with contextlib.suppress(OSError, ValueError):  # nobody reads any more: the lines are kept
+        with contextlib.suppress(OSError, ValueError):  # our output has no reader any more: the lines are kept
             sys.stdout.buffer.write(b"".join(self._prefix + line + b"\n" for line in shown))
             sys.stdout.buffer.flush()
 
@@ -95,7 +95,8 @@ def _shown(line: bytes) -> bytes:
 
 
 class Rank:
-    """`on_message(rank, message, fds)` gets what the rank says, `on_exit(rank)` its end, after its last words."""
+    """One rank. `on_message(rank, message, fds)` gets its messages, and `on_exit(rank)` is called at its end, after the
+    last one."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class Rank:
         self._theirs.close()
 
     def exited(self, status: int | None) -> None:
-        """Its zygote says so. All that it said before is taken first."""
+        """Handle the end of the process, which its zygote reports, after all of its messages and output."""
         self._receive()
         self.output.drain()
         self._last = self.record.read()
@@ -153,7 +154,7 @@ class Rank:
             self.record.set_control(dataclasses.replace(control, copied_step=self.copied_step))
 
     def copied(self, step: int) -> None:
-        """A peer has this step of it, or (0) keeps none any more."""
+        """Tell the rank that a peer has its state after `step`, or, with 0, that no peer keeps any."""
         self.copied_step = step
         if not self.ended:
             self.set_control(self.record.control())
@@ -165,25 +166,27 @@ class Rank:
 
     @property
     def joined(self) -> bool:
-        """Whether it has ended, or was seen in its round's rendezvous or in a step."""
+        """Return True if it has ended, or was seen in its round's rendezvous or in a step."""
         p = self.progress()
         return self.ended or bool(p.rendezvous_ns or p.first_step_ns)
 
     def can_rescue(self) -> bool:
-        """Whether it may hold a step that nobody has, and would answer if it were asked to save that."""
+        """Return True if it may hold a step that no other process has, and would answer a request to save it."""
         p = self.progress()
         asked = self.ended or self.rescued or not p.flags & RESCUES or p.step <= max(p.resumed_step, 0)
         return not asked and not self.stopped
 
     @property
     def program(self) -> int:
-        """The pid of the process that trains: a Python program below `process` where that is a shell or a wrapper. 0:
-        it is not known yet."""
+        """Return the pid of the process that trains, 0 if it is not known yet.
+
+        If `process` is a shell or a wrapper, it is the Python program below it.
+        """
         return self.record.claimant() or (self.process.pid if self.process else 0)
 
     @property
     def stopped(self) -> bool:
-        """Whether the kernel has stopped it (SIGSTOP, a debugger)."""
+        """Return True if the kernel has stopped the process (SIGSTOP, a debugger)."""
         if self.ended or self.process is None:
             return False
         return any(processes.state(pid) == "T" for pid in {self.process.pid, self.program} if pid)
@@ -223,7 +226,7 @@ class Rank:
         )
 
     def close(self) -> None:
-        """Let go of its descriptors, once it has ended."""
+        """Close the descriptors of the rank, after it has ended."""
         if self.channel.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(self.channel.socket)
             self.channel.close()

@@ -1,7 +1,7 @@
-"""Whether a program that ended would fail in the same way again. Pure: from its exit code, exception and last lines.
+"""Whether a program that ended would fail in the same way again, from its exit code, exceptions and last lines.
 
-Only words of the program itself count. Where memory, a device, a network or a file may be to blame, a restart may
-find it better, so nothing is known.
+Only the program's own words count. If memory, a device, a network or a file may be the reason, a restart may succeed,
+so the answer is that it is not known. The module is pure.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ _OUTSIDE = re.compile(
     r"|[Tt]imed out|[Uu]nreachable|[Rr]efused|reset by peer|Name or service not known|name resolution|in use\b"
     r"|cannot open shared object file|[Tt]oo [Mm]any [Rr]equests|\b50[0234] [A-Z]|[Oo]ut of memory|MemoryError|memory\b"
 )
-"""Exceptions and words that speak of something outside of the program."""
+"""Exceptions and words that concern something outside of the program."""
 
 _BROKEN_PROGRAM = ("ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError")
 _USAGE = re.compile(r"\s*usage:", re.IGNORECASE)
 
 
 def recurrence(code: int, exceptions: list[str], lines: list[str], *, exits: bool) -> Recurrence:
-    """`code`: the exit code, negative for a signal. `exceptions`: the lines that name them, the last one at the end;
-    none without a traceback. `lines`: the last output. `exits`: it ended by SystemExit."""
+    """Return whether the program would fail in the same way again.
+
+    `code` is the exit code, negative for a signal. `exceptions` are the lines that name the exceptions, the last one at
+    the end; there are none without a traceback. `lines` are the last output. `exits` is true if it ended by SystemExit.
+    """
     if not 0 < code <= _LAST_CODE:
         return Recurrence.UNKNOWN
     if exceptions:

@@ -1,4 +1,4 @@
-"""One round on this agent: its ranks, how their start went, how they ended."""
+"""One round on this agent: its ranks, how they started, and how they ended."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from trainmaster.contract.wire.progress_record import OBEYS_STOP
 from trainmaster.host import processes
 
 CASCADE_GRACE_S = 0.25
-"""How long a rank that blames a peer waits for that peer's own verdict. A crash of its own waits for nothing."""
+"""Seconds for which a failure that was caused by a peer waits for the verdict on that peer. Other failures do not
+wait."""
 
 PEER_FAILURE_S = 10.0
-"""How long after another rank's failure an abort without a reason of its own counts as its consequence. NCCL looks for
-lost peers every few seconds."""
+"""Seconds after another rank's failure within which an abort without a reason of its own counts as its consequence.
+NCCL looks for lost peers every few seconds."""
 
 RESCUE_ANSWER_S = 0.25
-"""How long a rank may take to answer that it will save its last step. One that can't is stuck with all its threads."""
+"""Seconds that a rank has to answer that it will save its last step. A rank that can't is stuck with all its
+threads."""
 RESCUE_LIMIT_S = 20.0
-"""How long that may take then: the state is copied once, from memory to memory."""
+"""Seconds that the save may take then: the state is copied once, from memory to memory."""
 
 START_S = 2.0
-"""A rank that shows no steps has started well if it runs for so long. Where that is wrong, the same failure comes back
-until its pod is replaced, whose first ranks are executed."""
+"""A rank whose steps are not observed has started well if it runs for this many seconds. If that is wrong, the failure
+repeats until its pod is replaced; the first ranks of a new pod are executed."""
 
 _PHASES = ("started_ns", "imported_ns", "rendezvous_ns", "built_ns", "loaded_ns", "first_step_ns")
 _CLOCK = ("fork", "imports", "rendezvous", "build", "load", "first_step")
 
 
 class Round:
-    """`changed` is called at once when something happened that the operator must know."""
+    """One round. `changed` is called at once when something happened that the operator must know."""
 
     def __init__(self, assignment: Assignment, obeyed_ns: int, *, own_loop: bool, changed: Callable[[], None]) -> None:
         self.assignment = assignment
@@ -73,29 +75,32 @@ class Round:
 
     @property
     def started(self) -> bool:
-        """Whether all its ranks completed a step, or are past caring."""
+        """Return True if each of its ranks has completed a step or ended."""
         return bool(self.ranks) and all(r.ended or r.progress().first_step_ns for r in self.ranks)
 
     @property
     def unwatched(self) -> list[int]:
-        """Ranks that run and of which nothing was ever seen."""
+        """Return the running ranks of which nothing was ever observed."""
         return [r.number for r in self.ranks if not r.ended and not r.progress().started_ns]
 
     def exit_codes(self) -> list[int] | None:
-        """Codes of all ranks once all have ended, None before."""
+        """Return the exit codes of all ranks when all have ended, None before."""
         if not self.ranks or self.alive:
             return None
         return [exit_code_of(r.status) if r.status is not None else int(ExitCode.CRASH) for r in self.ranks]
 
     @property
     def done(self) -> bool:
-        """All ranks ended with 0, and of themselves: a script that we told to end has stopped, not finished."""
+        """Return True if all ranks ended with 0 on their own.
+
+        A script that was told to end has stopped, not finished.
+        """
         codes = self.exit_codes()
         return codes is not None and not any(codes) and not self.stopping and not self.not_saved
 
     @property
     def saved(self) -> bool:
-        """All ranks stopped on request. `kept` says whether they saved anything before."""
+        """Return True if all ranks stopped on request. `kept` says whether they saved before that."""
         codes = self.exit_codes()
         if codes is None or self.verdict is not None:
             return False
@@ -103,47 +108,52 @@ class Round:
 
     @property
     def kept(self) -> bool:
-        """Whether every rank that stopped on request had saved the step at which it did. A script that got SIGTERM may
-        have saved something of its own, which nobody here knows of."""
+        """Return True if every rank that stopped on request had saved its step.
+
+        A script that got SIGTERM may have saved something of its own, which the agent does not know.
+        """
         return not self.stopping and all(
             rank.kept for rank in self.ranks if rank.status is not None and exit_code_of(rank.status) == ExitCode.SAVED
         )
 
     @property
     def stepped(self) -> bool:
-        """Whether any of its ranks has completed a step."""
+        """Return True if any of its ranks has completed a step."""
         return any(rank.progress().first_step_ns for rank in self.ranks)
 
     @property
     def lived_s(self) -> float:
-        """How long its ranks ran before the verdict on them, 0 without one."""
+        """Return the seconds that its ranks ran before the verdict, 0 without a verdict."""
         return max(0, self.verdict_ns - self._forked_ns) / 1e9
 
     def resumed(self) -> int | None:
-        """The step after which its ranks began: as they told, or as a script's optimizer counts. None: not known."""
+        """Return the step after which its ranks began, as they reported it or as a script's optimizer counts; None:
+        unknown."""
         if self.resumed_step is not None or self._own_loop:
             return self.resumed_step
         counted = max((rank.progress().resumed_step for rank in self.ranks), default=-1)
         return counted if counted >= 0 else None
 
     def stepless_s(self, now_ns: int) -> float:
-        """How long ago the first of its ranks, which have ended, said anything: the end of its last step."""
+        """Return the seconds since the first of its ranks, which have ended, reported last: the end of its last
+        step."""
         return max((now_ns - rank.progress().beat_ns for rank in self.ranks), default=0) / 1e9
 
     def forked(self, drained_ns: int) -> None:
-        """All ranks were asked for; `drained_ns`: when those of the round before were dead, or told to be."""
+        """Note that all ranks are being started. `drained_ns` is when those of the round before were dead, or told to
+        end."""
         self._forked_ns = drained_ns
         self.clock["drain"] = (drained_ns - self._obeyed_ns) / 1e9
 
     def kill(self) -> None:
-        """End all its ranks with their trees: nothing they do from now on is a failure."""
+        """Kill all ranks with their process trees. Nothing that they do from now on is a failure."""
         self.ending = True
         if self._grace is not None:
             self._grace.cancel()
         signal_all(self.processes, signal.SIGKILL)
 
     def retire(self) -> None:
-        """The same when another round is to follow: ranks that hold more than they resumed with save it first."""
+        """End all ranks for another round. Ranks that hold more than they resumed with save it first."""
         self.ending = True
         if self._grace is not None:
             self._grace.cancel()
@@ -166,7 +176,7 @@ class Round:
         ]
 
     def said(self, rank: Rank, kind: str) -> None:
-        """What a rank says of its rescue."""
+        """Handle what a rank reports of its rescue."""
         rank.rescuing = True
         if kind == channel.RESCUED:
             rank.rescued = True
@@ -189,7 +199,10 @@ class Round:
         signal_all(self.processes, signal.SIGTERM)
 
     def set_stop(self, control: Control) -> tuple[int | None, int | None]:
-        """Put a stop into all ranks' memory; returns (acknowledged stop_at, step of a rank that had passed it)."""
+        """Write a stop to the records of all ranks.
+
+        Return (acknowledged stop_at, step of a rank that had already passed it).
+        """
         for rank in self.ranks:
             rank.set_control(control)
         if control.stop_at < 0:
@@ -203,7 +216,7 @@ class Round:
         return self._own_loop or all(r.progress().flags & OBEYS_STOP for r in self.ranks)
 
     def spoke(self, rank: Rank, words: dict[str, Any]) -> None:
-        """Last words: a verdict need not wait for the process to unwind."""
+        """Handle the last words of a rank, so that the verdict need not wait for the process to end."""
         if rank.words is None:
             rank.words = words
             self._judge(rank)
@@ -218,7 +231,8 @@ class Round:
         self._changed()
 
     def unsaved(self, number: int, step: int, error: str, *, fenced: bool) -> None:
-        """Storage lacks what its ranks saved last, and will not get it: they ended well, and the round has failed."""
+        """Note that the last save of its ranks will not reach storage: the ranks ended well, but the round has
+        failed."""
         self.not_saved = True
         rank = next((rank for rank in self.ranks if rank.number == number), self.ranks[0])
         self._set_verdict(
@@ -233,7 +247,7 @@ class Round:
         self._changed()
 
     def watch(self) -> bool:
-        """Look for milestones of the start; returns whether more are to come."""
+        """Check for milestones of the start. Return True if more are to come."""
         if not self.ranks or self.ending:
             return False
         records = [r.progress() for r in self.ranks]
@@ -292,12 +306,12 @@ class Round:
         self._changed()
 
     def _failed_shortly_before(self, rank: Rank) -> bool:
-        """Whether another rank than `rank` has failed within the last PEER_FAILURE_S seconds."""
+        """Return True if another rank than `rank` has failed within the last PEER_FAILURE_S seconds."""
         verdict, ago_ns = self.verdict, time.monotonic_ns() - self.verdict_ns
         return verdict is not None and verdict.rank != rank.number and ago_ns < PEER_FAILURE_S * 1e9
 
     def reportable_verdict(self, now_ns: int) -> Verdict | None:
-        """The verdict, unless it is a cascade whose cause may still show."""
+        """Return the verdict, or None while it is a cascade whose cause may still be found."""
         verdict = self.verdict
         if verdict is None or (verdict.cascade and now_ns - self.verdict_ns < CASCADE_GRACE_S * 1e9):
             return None
@@ -323,8 +337,10 @@ class Round:
 
 
 def failed_at_start(round: Round, *, shows_steps: bool) -> bool:
-    """Whether a round failed before its ranks got going, and not because one of them was killed or lost a peer.
-    shows_steps: ranks of this script have completed steps that were seen; else the time alone tells."""
+    """Return True if a round failed at its start, for another reason than a killed rank or a lost peer.
+
+    `shows_steps`: steps of this script have been observed before; otherwise only the time decides.
+    """
     verdict = round.verdict
     if verdict is None or verdict.cascade or round.stepped or (not shows_steps and round.lived_s > START_S):
         return False

@@ -1,10 +1,9 @@
-"""Remembers when rounds trained here, until a leader has heard of it: it may have been away for minutes.
+"""Remembers when rounds trained here until a leader knows it, because there may be no leader for minutes.
 
-A leader's own round begins a new history. Only rounds that agents open by the grant add to it, and there are few of
-those; all the same, no more than the newest KEPT are remembered.
-
-What a script saved last before its round ended may be in no report, so it is told in those of the next round. And ranks
-are told when the job first completed a step: a file that is older is none that the job has saved in its training.
+A leader's own round begins a new history. Only rounds that agents open by the grant are added to it. These are few, and
+at most the newest KEPT are remembered. What a script saved last before its round ended may be in no report, so it is
+reported in the next round. Ranks are told when the job first completed a step: an older file was not saved by the job's
+training.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Measured(NamedTuple):
-    """A round with its two moments on this machine's monotonic clock, in nanoseconds; 0: it never came to a step."""
+    """A round with its two times on this machine's monotonic clock, in nanoseconds; 0: no step was completed."""
 
     trained: Trained
     first_step_ns: int
@@ -39,7 +38,7 @@ class _Measured(NamedTuple):
 
 
 class RoundHistory:
-    """The rounds that this agent tells of in its reports, the one that runs included."""
+    """The rounds that this agent reports, with the one that runs."""
 
     def __init__(self) -> None:
         self._ended: deque[_Measured] = deque(maxlen=KEPT - 1)
@@ -48,7 +47,7 @@ class RoundHistory:
         self._first_step_at = 0.0  # seconds since 1970; 0: no rank here has completed a step
 
     def begin(self, assignment: Assignment, before: Round | None) -> None:
-        """A round begins; `before` is the one that ends by it, whose ranks still have their records."""
+        """Note that a round begins and ends the round `before`, whose ranks still have their records."""
         if self._whole is None:
             self._whole = assignment.restart_count == 0
         if not assignment.minor:
@@ -57,7 +56,7 @@ class RoundHistory:
             self._ended.append(_measured(before))
 
     def retire(self, round: Round) -> None:
-        """A round is over here, and its ranks are about to end."""
+        """Note that a round is over here, and that its ranks are about to end."""
         self._before = round
         stepped = [p.first_step_ns for p in (rank.progress() for rank in round.ranks) if p.first_step_ns]
         if stepped and not self._first_step_at:
@@ -78,7 +77,7 @@ class RoundHistory:
         return max((rank.progress().last_save for rank in before.ranks), default=0)
 
     def confirm(self, assignment: Assignment) -> None:
-        """A leader has written down all that came before this round."""
+        """Forget the rounds before this one, because a leader has persisted them."""
         while self._ended and self._ended[0].trained.round < assignment.round:
             self._ended.popleft()
 

@@ -1,4 +1,4 @@
-"""Says, once, that nothing is seen of ranks that run, and what follows from that."""
+"""Reports, once, that nothing is observed of running ranks, and what follows from that."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable
 from trainmaster.agent.shell.ranks.round import Round
 
 AFTER_S = 30.0
-"""A program of which nothing has been seen by then is no Python that can be watched."""
+"""Seconds after which a program of which nothing was observed counts as one that can't be observed."""
 
 
 class Sight:
-    """program: what the ranks execute; "" if the agent starts their Python itself. note: gets words for people."""
+    """`program` is what the ranks execute, "" if the agent starts their Python itself. `note` is called with sentences
+    for people."""
 
     def __init__(self, program: str, note: Callable[[str], None]) -> None:
         self._program = program

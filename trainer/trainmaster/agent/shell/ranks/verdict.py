@@ -1,6 +1,7 @@
-"""Why a rank ended. Pure: from an exit status, last words and last lines to a verdict.
+"""Why a rank ended, from its exit status, last words and last lines. The module is pure.
 
-The first cause counts. A rank that ended because a peer did is marked as a cascade, so that nobody blames it.
+The first cause counts. A rank that ended because a peer ended is marked as a cascade, so that it is not taken for the
+cause.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trainmaster.host.failure_signatures import cause_of, hardware_line, is_abor
 
 @dataclass
 class End:
-    """How a rank ended: everything that is known about it."""
+    """Everything that is known about the end of a rank."""
 
     rank: int
     round: int
@@ -41,7 +42,7 @@ class End:
 
 
 def exit_code_of(status: int) -> int:
-    """The exit code of a wait status; negative: the signal."""
+    """Return the exit code of a wait status; negative: the signal."""
     if status & 0x7F:
         return -(status & 0x7F)
     return (status >> 8) & 0xFF
@@ -55,13 +56,13 @@ def signal_name(number: int) -> str:
 
 
 def judge(end: End) -> Verdict:
-    """The verdict on a rank that failed (a status of 0 or SAVED is none)."""
+    """Return the verdict on a rank that failed. A status of 0 or SAVED is no failure."""
     words = end.words or {}
     code = exit_code_of(end.status) if end.status is not None else _code_to_come(words)
     text = str(words.get("traceback") or "") or traceback_in(end.lines)
     cause, message = _cause(end, code, words, text)
     broken = hardware_line(end.lines, text) if cause is Cause.CRASH and not end.note else ""
-    if broken:  # what the driver or a library printed beside the exception says more than the exception
+    if broken:  # what the driver or a library has printed says more than the exception
         cause, message = Cause.HARDWARE_FAULT, broken
     cascade = _is_cascade(end, code, words, text)
     recurs = Recurrence.UNKNOWN
@@ -87,7 +88,7 @@ def judge(end: End) -> Verdict:
 
 
 def _code_to_come(words: dict[str, Any]) -> int:
-    """The exit code of a rank that has spoken its last words and is about to end."""
+    """Return the exit code of a rank that has sent its last words and is about to end."""
     if words.get("cascade"):
         return int(ExitCode.PEER_LOST)
     codes = {cause.value: code for code, cause in EXIT_CODES.items() if code != ExitCode.DO_NOT_RESTART}
@@ -95,7 +96,7 @@ def _code_to_come(words: dict[str, Any]) -> int:
 
 
 def _is_cascade(end: End, code: int, words: dict[str, Any], text: str) -> bool:
-    """Whether the rank ended because another one did. `text`: its traceback."""
+    """Return True if the rank ended because another one did. `text` is its traceback."""
     if words or code == ExitCode.PEER_LOST:
         return bool(words.get("cascade")) or code == ExitCode.PEER_LOST
     if code == -signal.SIGABRT:

@@ -1,1 +1,1 @@
-"""What ranks have saved: uploads to storage, copies for peers."""
+"""What becomes of the saves of ranks: uploads to storage, and copies for peers."""

@@ -1,4 +1,4 @@
-"""What the end of a round waits for: that storage has what its ranks saved last. Decides when that is given up."""
+"""The end of a round waits until storage has the last saves of its ranks. This module decides when to give up."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.agent.shell.saves.uploads import Uploads
 
 STOP_LIMIT_S = 60.0
-"""How long they wait at most when the job is to stop: later it goes on from an earlier checkpoint."""
+"""Seconds that ranks wait at most if the job is to stop: it can be resumed from an earlier checkpoint."""
 
 
 class LastSaves:
-    """`limit_s`: how long ranks that have ended wait for a storage that is full or does not answer."""
+    """`limit_s` is how long ranks that have ended wait for a storage that is full or does not answer."""
 
     def __init__(self, uploads: Uploads, limit_s: float) -> None:
         self._uploads = uploads

@@ -1,6 +1,7 @@
-"""Answers peers: keeps copies of their ranks' states in this pod's memory, and hands out what it holds.
+"""Answers peers: keeps copies of their ranks' states in this pod's memory, and sends states that it holds.
 
-A thread for each connection: states are large, and the loop in which ranks are started must never wait for one.
+There is a thread for each connection, because states are large, and the event loop that starts ranks must never wait
+for one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from trainmaster.contract.wire.messages import StoreAddress
 
 _CONNECTIONS = 16  # at a time
 _IDLE_S = 300.0
-_NICENESS = 5  # of whoever takes copies: ranks come first
+_NICENESS = 5  # of the threads that receive copies: ranks come first
 _WORDS = {
     200: "OK",
     204: "No Content",
@@ -46,7 +47,7 @@ _WORDS = {
 
 
 class PeerServer:
-    """Listens from its making to `close`. `folder` None: it only answers that it lives."""
+    """Listens until `close`. With `folder` None it only answers that it is alive."""
 
     def __init__(self, host: str, folder: RamFolder | None) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -59,7 +60,7 @@ class PeerServer:
         threading.Thread(target=self._accept, name="peers", daemon=True).start()
 
     def begin(self, round: int, secret: str, own: range) -> None:
-        """From now on only agents of this round are answered; without a secret, nobody. `own`: this pod's ranks."""
+        """Answer only agents of this round, or none without a secret. `own` are the ranks of this pod."""
         self._round, self._secret, self._own = round, secret, own
 
     def close(self) -> None:
@@ -95,7 +96,7 @@ class PeerServer:
 
 
 class _Conversation:
-    """One connection: a nonce, then requests that are counted."""
+    """One connection: a nonce, and then requests, which are counted."""
 
     def __init__(self, server: PeerServer, link: Link) -> None:
         self._server, self._link = server, link
@@ -135,7 +136,7 @@ class _Conversation:
             secret = self._server._secret
             said = proof(secret, self._nonce, self._count, method, path, length, digest)
             if not secret or not same_proof(said, headers.get(PROOF.lower(), "")):
-                raise Refused(403, "whoever asks doesn't know this round's secret")
+                raise Refused(403, "the request doesn't prove that its sender knows this round's secret")
             if method == "GET":
                 self._hand_out(*state)
             else:

@@ -1,4 +1,4 @@
-"""This pod's part in the peer tier: it keeps copies for another pod, has its own kept, and hands out what it holds."""
+"""This pod's part in the peer tier: it keeps copies for another pod, and another pod keeps copies of its states."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from trainmaster.contract.wire import Assignment, environment
 from trainmaster.contract.wire.messages import StoreAddress
 
 NOBODY, NONE_YET = 0, -1
-"""`Control.copied_step` while copies aren't made, and before the first one of a round."""
+"""Values of `Control.copied_step` if no copies are made, and before the first copy of a round."""
 
 
 class Peers:
-    """`copied(round, rank, step)` is called in the event loop: what a peer has of a rank, a step or NOBODY."""
+    """The peer tier. `copied(round, rank, step)` is called in the event loop with what a peer has: a step, or
+    NOBODY."""
 
     def __init__(
         self, settings: Settings, copied: Callable[[int, int, int], None], event: Callable[[str, str], None]
@@ -39,11 +40,11 @@ class Peers:
 
     @property
     def address(self) -> StoreAddress | None:
-        """Where peers reach this agent."""
+        """Return the address at which peers reach this agent, or None."""
         return self._server.address if self._server is not None else None
 
     def begin(self, assignment: Assignment) -> None:
-        """A round begins. Nobody of an older one is answered from here on."""
+        """Note that a round begins. From now on no agent of an older round is answered."""
         if self._server is not None:
             own = range(assignment.first_rank, assignment.first_rank + assignment.ranks)
             self._server.begin(assignment.round, assignment.peer_secret, own)
@@ -59,11 +60,11 @@ class Peers:
             self._replicas.move(assignment.round, assignment.peers)
 
     def first_copied_step(self) -> int:
-        """What a rank of a new round begins with."""
+        """Return the `copied_step` with which a rank of a new round begins."""
         return NONE_YET if self._replicas is not None and self._replicas.on else NOBODY
 
     def environment(self, assignment: Assignment) -> dict[str, str]:
-        """Of a rank."""
+        """Return the variables of a rank."""
         if self.address is None or not assignment.peer_secret:
             return {}
         return {
@@ -72,7 +73,7 @@ class Peers:
         }
 
     def saved(self, rank: int, message: dict[str, Any]) -> None:
-        """A rank's state lies in this pod's memory."""
+        """Offer a rank's state, which lies in this pod's memory, to the peers."""
         if self._replicas is not None:
             self._replicas.offer((int(message["step"]), int(message["round"]), rank))
 

@@ -1,7 +1,7 @@
-"""Sends what ranks save to this pod's memory on to a peer's, behind the ranks' back.
+"""Copies what ranks save to this pod's memory to a peer's memory, in the background.
 
-Ranks of the world hand over the same steps: they save the next one when they know from each other that all copies of
-the last one have arrived (`Control.copied_step`). So a step that is covered by copies is always there.
+All ranks of the world offer the same steps: they save the next one when they know that all copies of the last one have
+arrived (`Control.copied_step`). So there is always a step of which all copies exist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ State = tuple[int, int, int]
 
 
 class Replicas:
-    """`ended(state, problem)` is called in our thread when a copy has arrived (""), or failed: why."""
+    """`ended(state, problem)` is called in our thread when a copy has arrived ("") or failed (the reason)."""
 
     def __init__(self, folder: RamFolder, ended: Callable[[State, str], None]) -> None:
         self._folder, self._ended = folder, ended
@@ -39,24 +39,24 @@ class Replicas:
 
     @property
     def on(self) -> bool:
-        """Whether what is offered now is copied."""
+        """Return True if states that are offered now are copied."""
         return bool(self._addresses and self._secret) and time.monotonic() >= self._paused_until
 
     def begin(self, round: int, addresses: Sequence[StoreAddress], secret: str) -> None:
-        """A round begins: nothing of the one before is sent any more."""
+        """Note that a round begins. States of the round before are no longer sent."""
         with self._wake:
             self._round, self._addresses, self._secret = round, tuple(addresses), secret
             self._paused_until = 0.0
             self._waiting.clear()
 
     def move(self, round: int, addresses: Sequence[StoreAddress]) -> None:
-        """The peers of this round are elsewhere."""
+        """Use other addresses for the peers of this round."""
         with self._wake:
             if round == self._round:
                 self._addresses = tuple(addresses)
 
     def offer(self, state: State) -> None:
-        """A rank has saved: copy that. What waits of the same rank is left out."""
+        """Copy a state that a rank has saved. It replaces an older state of the same rank that still waits."""
         with self._wake:
             if self._closed or state[1] != self._round or not self.on:
                 return
@@ -97,7 +97,7 @@ class Replicas:
             return self._waiting.pop(rank), self._addresses, self._secret
 
     def _copy(self, state: State, addresses: tuple[StoreAddress, ...], secret: str) -> str | None:
-        """Why it failed; "" when every peer has it, None when there is nothing to copy any more."""
+        """Return why the copy failed, "" when every peer has it, or None if the state no longer exists."""
         for address in addresses:
             try:
                 self._send(state, address, secret)
@@ -108,7 +108,7 @@ class Replicas:
         return ""
 
     def _send(self, state: State, address: StoreAddress, secret: str) -> None:
-        """A connection that was kept may be over: then once more."""
+        """Send a state. If a kept connection has been closed, open a new one, once."""
         while True:
             link = self._links.pop(address, None)
             kept = link is not None

@@ -1,7 +1,7 @@
-"""Carries staged shards to storage. Uploads outlive the ranks that staged them: a rank's death cancels none.
+"""Uploads staged shards to storage. Uploads outlive the ranks that staged them: the death of a rank cancels none.
 
-When storage fails (it is full, for one), the newest save of each rank stays in memory and is tried again until storage
-takes it, a newer save takes its place, or whoever waits for it gives it up. When storage does not answer at all, at
+If storage fails, for example because it is full, the newest save of each rank stays in memory and is retried until
+storage accepts it, a newer save replaces it, or the waiting process gives it up. If storage does not answer at all, at
 most one further save of each rank waits behind those that are stuck.
 """
 
@@ -26,7 +26,7 @@ _TOLD_AFTER_S = 5.0  # an upload that has not moved for so long is told to the o
 
 @dataclass(eq=False)
 class _Upload:
-    """One staged shard in the memory file `fd`. Times are of the clock of `Uploads`."""
+    """One staged shard in the memory file `fd`. Times are those of the clock of `Uploads`."""
 
     message: dict[str, Any]
     fd: int
@@ -39,7 +39,7 @@ class _Upload:
     stored: bool = False
     failed_at: float | None = None  # since when its attempts fail
     error: str = ""
-    over: bool = False  # nobody waits for it any more
+    over: bool = False  # no caller waits for it any more
 
     @property
     def rank(self) -> int:
@@ -58,7 +58,7 @@ class _Upload:
         return str(self.message.get("storage", ""))
 
     def waits_s(self, now: float) -> float:
-        """How long storage has not taken it."""
+        """Return the seconds for which storage has not accepted it."""
         return now - (self.moved_at if self.failed_at is None else self.failed_at)
 
 
@@ -74,8 +74,11 @@ class Lost:
 
 
 class Uploads:
-    """`changed(message, error)` is called in the event loop when an upload has ended or has failed, with the STAGED
-    message it was for. Its error may pass: `pending` counts it until it is given up."""
+    """All uploads of an agent.
+
+    `changed(message, error)` is called in the event loop when an upload has ended or failed, with its STAGED message.
+    After an error that may pass, `pending` counts the upload until it is given up.
+    """
 
     def __init__(
         self,
@@ -97,17 +100,17 @@ class Uploads:
 
     @property
     def pending(self) -> int:
-        """How many have not ended, those that are to be tried again included."""
+        """Return the number of uploads that have not ended, with those that will be retried."""
         return len(self._open)
 
     @property
     def under_way(self) -> int:
-        """How many have neither ended nor failed: what a new round waits for."""
+        """Return the number of uploads that have neither ended nor failed. A new round waits for them."""
         return sum(upload.failed_at is None for upload in self._open)
 
     @property
     def stuck(self) -> bool:
-        """Whether a thread still waits for storage."""
+        """Return True if a thread still waits for storage."""
         return bool(self._in_threads)
 
     def submit(self, message: dict[str, Any], fd: int) -> None:
@@ -129,11 +132,11 @@ class Uploads:
         return records
 
     def give_back(self, records: list[CheckpointRecord]) -> None:
-        """Records whose report did not arrive."""
+        """Keep records whose report did not arrive."""
         self._records[:0] = records
 
     def trouble(self) -> UploadReport | None:
-        """Of the uploads that storage does not take, the one that has waited longest."""
+        """Return the upload that storage has not accepted for the longest time, or None if there is no trouble."""
         now = self._clock()
         slow = [u for u in self._tried() if u.failed_at is not None or u.waits_s(now) >= _TOLD_AFTER_S]
         if not slow:
@@ -142,7 +145,10 @@ class Uploads:
         return UploadReport(worst.rank, worst.step, worst.storage, worst.waits_s(now), worst.error)
 
     def left_s(self, limit_s: float, waited_s: float) -> float | None:
-        """Seconds until storage has not taken something for `limit_s` during the last `waited_s`; None: it has all."""
+        """Return the seconds until storage has failed to accept an upload for `limit_s`, or None without any upload.
+
+        Only the last `waited_s` seconds count.
+        """
         if not self._open:
             return None
         now = self._clock()
@@ -164,8 +170,10 @@ class Uploads:
             self._let_go(upload)
 
     def lost(self, round: int) -> Lost | None:
-        """A save of this round that did not reach storage although it is its rank's newest; those still under way
-        may, so they are none."""
+        """Return a save of this round that did not reach storage and is the newest of its rank, or None.
+
+        A save that is still under way is not lost.
+        """
         lost = [entry for entry in self._lost.values() if entry.round == round]
         return min(lost, key=lambda entry: (not entry.fenced, entry.rank), default=None)
 
@@ -186,7 +194,7 @@ class Uploads:
     # -- inside
 
     def _tried(self) -> list[_Upload]:
-        """What storage has been asked to take: not what waits for a thread."""
+        """Return the uploads that have begun, without those that wait for a thread."""
         return [upload for upload in self._open if upload.begun]
 
     def _is_stalled(self) -> bool:
@@ -194,7 +202,7 @@ class Uploads:
         return any(u.failed_at is None and u.waits_s(now) >= STALLED_AFTER_S for u in self._tried())
 
     def _keep_one_waiting(self, newer: _Upload) -> None:
-        """Memory must not fill with saves that wait for a storage that does not answer."""
+        """Cancel older waiting saves of the rank, so that memory does not fill while storage does not answer."""
         for upload in [u for u in self._open if u.rank == newer.rank and not u.begun]:
             if upload.work is not None and upload.work.cancel():
                 error = f"{upload.storage} does not answer, and the save of step {newer.step} takes its place"
@@ -206,7 +214,7 @@ class Uploads:
         loop = asyncio.get_running_loop()
 
         def ended(work: Future[dict[str, Any]]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no listener any more
                 loop.call_soon_threadsafe(self._ended, upload, work)
 
         upload.work = self._threads.submit(self._attempt, upload)
@@ -214,7 +222,7 @@ class Uploads:
         self._update_idle()
 
     def _attempt(self, upload: _Upload) -> dict[str, Any]:
-        """In a thread."""
+        """Upload a shard. It runs in a thread."""
 
         def moved() -> None:
             upload.moved_at = self._clock()
@@ -266,7 +274,7 @@ class Uploads:
         self._changed(upload.message, error or None)
 
     def _let_go(self, upload: _Upload) -> None:
-        """Nobody waits for it any more. What runs in a thread can't be ended, and is ignored."""
+        """Stop waiting for an upload. A thread that runs it cannot be stopped; its result is ignored."""
         self._open.remove(upload)
         upload.over = True
         if upload.timer is not None:
