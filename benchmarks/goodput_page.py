@@ -45,9 +45,9 @@ def with_most_faults(rows: list[Row]) -> Iterator[str]:
     )
     yield ""
     yield from wrapped(
-        f"Goodput is the mean over {len({row['seed'] for row in struck})} seeds, with the range. Wall time is that of "
-        "whole runs over Trainmaster's with the same faults, with its 95 % interval: where the interval holds 1, no "
-        "difference is shown."
+        f"Goodput is the mean over {len({row['seed'] for row in struck})} seeds, with the range. Wall time is the "
+        "duration of whole runs divided by that of Trainmaster's runs with the same faults, with its 95 % interval in "
+        "brackets. If this interval contains 1, the measurement shows no difference."
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.cluster import images
 from e2e.cluster.places import REPOSITORY
 from e2e.world import World
 from tests.docs.blocks import all_blocks
@@ -88,7 +89,9 @@ def run(world: World, words: list[str], folder: Path) -> None:
         arguments = arguments[:at] + arguments[at + 2 :]
     if program == "helm":
         # The chart is installed already, under this name: the API server is asked whether it would take it once more.
-        world.installation.helm(*[here(word) for word in arguments], "--dry-run=server")
+        images_of_nodes = str(images.write_values(folder))
+        arguments = [images_of_nodes if word == "values-images.yaml" else here(word) for word in arguments]
+        world.installation.helm(*arguments, "--dry-run=server")
     elif program == "trainmaster":
         assert world.trainmaster(*arguments), words
     elif arguments[0] == "apply":

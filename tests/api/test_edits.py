@@ -16,7 +16,7 @@ from trainmaster_operator.api.spec_edits import FIELDS, Edit, differences, edit_
 
 PAGE = Path(__file__).parents[2] / "docs" / "editing.md"
 ROWS = {
-    "is obeyed at once": Edit.LIVE,
+    "takes effect at once": Edit.LIVE,
     "waits for the next run": Edit.WAITS,
     "is refused until the job is suspended": Edit.REFUSED,
 }
@@ -159,7 +159,7 @@ def test_a_spec_without_its_live_fields_shares_nothing_that_is_changed() -> None
 
 
 def test_the_page_tells_of_every_field_what_an_edit_does() -> None:
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith(("| is ", "| waits "))]
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith(("| takes ", "| waits ", "| is "))]
     table = [line.strip("| ").split(" | ") for line in lines]
     told = {path: ROWS[words] for words, paths in table for path in re.findall(r"`([\w.]+)`", paths.split(";")[0])}
     assert told == dict(FIELDS)

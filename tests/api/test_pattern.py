@@ -62,8 +62,8 @@ def test_an_expression_that_takes_others_for_ever_takes_as_many_steps_as_the_tex
         (r"(a)\1", r"'\1' at character 4 isn't known"),
         ("ab\\", "isn't known"),
         ("(?=a)", "look-around"),
-        ("(?P<n>a)", "names"),
-        ("x(?i)", "(?i) may stand in front"),
+        ("(?P<n>a)", "named groups"),
+        ("x(?i)", "(?i) is allowed at the start"),
         ("a" * (LIMIT + 1), "at most 256 characters"),
     ],
 )

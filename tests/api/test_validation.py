@@ -306,8 +306,8 @@ def test_rules_may_name_every_cause_but_those_of_pods_that_do_not_start() -> Non
         ),
         (
             {"spec__workers__template__spec__volumes": [{"name": "trainmaster-shm", "emptyDir": {}}]},
-            "spec.workers.template.spec.volumes[0].name: names that begin with trainmaster- are the operator's, "
-            "not 'trainmaster-shm'",
+            "spec.workers.template.spec.volumes[0].name: 'trainmaster-shm': names that begin with "
+            "trainmaster- are reserved for the operator",
         ),
         (
             {"spec__workers__template__spec__initContainers": {"name": "x"}},

@@ -44,7 +44,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         parallelism(pp=2, dpShard=2, sharding={"stage": 2}),
-        f"{TRAINING}.parallelism.sharding.stage: a pipeline gathers parameters and sums gradients once",
+        f"{TRAINING}.parallelism.sharding.stage: in a pipeline all values of stage do the same",
     ),
     (
         {**PLAIN, "spec__training__communication": {"bucketMiB": 50, "compression": {"method": "bf16"}}},

@@ -27,6 +27,12 @@ def test_the_notes_start_the_first_job_where_the_operator_looks() -> None:
     assert "kubectl apply -n team-a -f -" in notes({"watchNamespace": "team-a"})
 
 
+def test_who_installs_without_images_reads_how_to_push_them() -> None:
+    assert "make images REGISTRY=" in notes()
+    assert "make images" not in notes({"image": {"repository": "registry.example.com/team/operator"}})
+    assert "make images" not in notes({"image": {"pullPolicy": "Never"}})  # kind's nodes have them
+
+
 def test_the_notes_warn_of_what_an_uninstall_would_delete() -> None:
     assert "deletes all training jobs" not in notes()
     assert "deletes all training jobs" in notes({"crds": {"keep": False}})

@@ -25,7 +25,7 @@ from trainmaster_operator.cli.main import main
             "run a.yaml b.yaml",
             "trainmaster run: there is no place for the argument b.yaml; trainmaster run --help lists",
         ),
-        ("run", "trainmaster run: the following arguments are required: job.yaml; trainmaster run --help shows"),
+        ("run", "trainmaster run: the following arguments are required: job.yaml; trainmaster run --help lists"),
         ("run a.yaml --port x", "trainmaster run: argument --port: invalid int value: 'x'; trainmaster run --help"),
     ],
 )

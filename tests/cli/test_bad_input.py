@@ -379,10 +379,12 @@ def test_a_folder_without_a_run_has_no_report_and_no_status(
         (line,) = refused(capsys, command, "runs")
         assert line == "runs: holds no run; the output folder of a run is expected, such as runs/tiny"
     for command in ("report", "status"):
-        (line,) = refused(capsys, command, "nowhere")
-        assert line.startswith(
-            "nowhere: there is no run in nowhere or runs/nowhere, and no cluster to look for a job: no kubeconfig"
+        nothing, cluster, hint = refused(capsys, command, "nowhere")
+        assert nothing == (
+            "nowhere: there is no run in nowhere or runs/nowhere, and no cluster on which it could be a job"
         )
+        assert cluster.startswith("no kubeconfig: ")
+        assert "`trainmaster validate` says what is wrong" in hint
 
 
 def test_a_checkpoint_that_can_be_read_is_taken(tmp_path: Path, write_job: WriteJob) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster_operator.cli.run import local_processes
+from trainmaster_operator.local import process_tree
 
 pytestmark = pytest.mark.processes
 
@@ -45,6 +46,23 @@ def test_an_operator_that_is_killed_comes_back_until_it_is_ended(tmp_path: Path,
 
     assert asyncio.run(main()) == 3
     assert codes == [-signal.SIGKILL] * 3
+
+
+def test_a_child_of_a_run_that_runs_before_the_ranks_starts_at_the_niceness_of_the_command(tmp_path: Path) -> None:
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    (tmp_path / "says.py").write_text("import os; print(os.getpriority(os.PRIO_PROCESS, 0))")
+
+    async def main() -> None:
+        process_tree.hurry()
+        try:
+            environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+            child = await local_processes.start("says", [], tmp_path / "log", signal.SIGKILL, environment)
+        finally:
+            process_tree.relax()
+        await child.wait()
+
+    asyncio.run(main())
+    assert int((tmp_path / "log").read_text()) == mine
 
 
 def test_an_operator_that_never_gets_to_work_is_told_with_its_last_words(

@@ -69,6 +69,15 @@ def test_a_script_that_does_not_tell_where_it_went_on_ends_at_no_known_step(last
     assert told(running, running.model_copy(update={"phase": JobPhase.SUCCEEDED})) == [f"succeeded: {words}"]
 
 
+def test_a_script_that_does_not_tell_where_it_went_on_runs_from_no_known_step() -> None:
+    again = CLOSED.model_copy(update={"resumedStep": None, "lostSteps": None})
+    running = status(round=2, lastFailure=CRASH, recoveries=[again])
+    recovering = running.model_copy(update={"phase": JobPhase.RECOVERING})
+    assert told(recovering, running) == [
+        "running: steps are counted again from the restart; the step where it began is not known"
+    ]
+
+
 def test_a_job_of_which_no_step_is_known_stops_after_none() -> None:
     without = status(step=0)
     stopping = without.model_copy(update={"phase": JobPhase.SUSPENDING, "stopAt": 2})

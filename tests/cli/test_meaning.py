@@ -79,9 +79,13 @@ def test_a_word_that_means_nothing_is_refused_with_what_was_looked_for(
     no_cluster: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert refused(capsys, "status", "runs/tiny").startswith("runs/tiny: does not exist; the output folder of a run")
-    assert refused(capsys, "logs", "tiny").startswith(
-        "tiny: there is no run in tiny or runs/tiny, and no cluster to look for a job: no kubeconfig"
+    assert main(["logs", "tiny"]) == 2
+    nothing, cluster, hint = capsys.readouterr().err.splitlines()
+    assert nothing == (
+        "trainmaster: tiny: there is no run in tiny or runs/tiny, and no cluster on which it could be a job"
     )
+    assert cluster.startswith("trainmaster: no kubeconfig: ")
+    assert "trainmaster validate" in hint
 
 
 def test_a_run_goes_before_a_job_of_its_name_and_it_is_said_how_to_mean_the_job(

@@ -148,6 +148,29 @@ def test_a_node_has_as_many_ranks_as_a_pod_of_the_job(write_job: WriteJob, monke
     assert (given["--ranks"], given["--ranks-per-node"], given["--between-nodes"]) == ("16", "8", "12.5")
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            [],
+            "this machine's CPU is measured, unless it has a GPU; then 9 layouts of 2 ranks are compared",
+        ),
+        (["--tflops", "400"], "9 layouts of 2 ranks are compared"),
+    ],
+)
+def test_a_plan_says_what_it_will_do_before_anything_else_runs(
+    given: list[str],
+    words: str,
+    write_job: WriteJob,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(trainer_process, "run", lambda *_, **how: said.append(capsys.readouterr().err) or 0)
+    assert main(["plan", str(write_job()), "--ranks", "2", *given]) == 0
+    assert said == [f"trainmaster: {words}\n"]
+
+
 def test_a_script_has_no_layout_to_plan(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(write_job(PYTORCH))]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -108,6 +108,19 @@ def test_the_traceback_of_a_rank_that_lost_its_peer_is_left_to_the_news_of_the_f
         assert [told.text for line in lines if (told := teller.pick_news(line.encode())) is not None] == expected
 
 
+def test_a_traceback_of_rank_0_that_was_shown_is_explained_once_by_the_failure_of_another_rank() -> None:
+    teller = Teller(0, own_loop=False, quiet=False)
+    assert teller.explain_traceback(CRASH) is None
+    for _ in range(2):
+        teller.pick_news(b"[rank0]: Traceback (most recent call last):")
+        explained = teller.explain_traceback(CRASH)
+        assert explained is not None
+        assert explained.text == "rank 2 failed first; the error of rank 0 most likely follows from it"
+        assert teller.explain_traceback(CRASH) is None
+    teller.pick_news(b"Traceback (most recent call last):")
+    assert teller.explain_traceback(CRASH.model_copy(update={"rank": 0})) is None
+
+
 def test_nothing_is_written_into_a_pipe_that_nobody_reads() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb") as reader, open(writing, "w") as stream:

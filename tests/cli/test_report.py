@@ -18,7 +18,8 @@ from trainmaster_operator.cli.display.memory_track import LIMIT, MemoryTrack
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.report.goodput_table import parts
 from trainmaster_operator.cli.report.html_page import STYLE
-from trainmaster_operator.cli.report.run_report import write
+from trainmaster_operator.cli.report.metrics_file import Metrics
+from trainmaster_operator.cli.report.run_report import render, write
 from trainmaster_operator.cli.report.svg_chart import SCALE, Line, Marker, line_chart, ticks
 from trainmaster_operator.planning.facts.job_state import Condition, JobPhase
 
@@ -248,6 +249,14 @@ def test_a_run_that_has_written_nothing_yet_has_a_report_too(tmp_path: Path, pha
     (out / "memory.json").write_text("torn")
     _, text = page(out)
     assert ("No loss was recorded." in text) == ("No memory was recorded." in text) == (phase is not JobPhase.FAILED)
+
+
+@pytest.mark.parametrize("training", [{}, {"data": {}, "batch": {"global": 8}}])
+def test_a_report_of_a_script_without_losses_says_how_a_script_reports_them(training: dict[str, Any]) -> None:
+    spec = {"framework": "PyTorch", "workers": {"replicas": 2}, "training": training}
+    resource = {"metadata": {"name": "x", "namespace": "default"}, "spec": spec, "status": {}}
+    html = render(resource, Metrics(), MemoryTrack(), Path("out"))
+    assert ("run.report(loss=loss)" in html) == (not training)
 
 
 def test_the_size_of_the_report_is_bounded(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.api.jobs import PYTORCH, job
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
 from trainmaster_operator.cli import output_folder as output
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung, Spent
 from trainmaster_operator.planning.status_mapping import write_status
 
 Shown = Callable[[JobState], list[str]]
@@ -106,3 +106,17 @@ def test_images_are_counted_as_images(tmp_path: Path, capsys: pytest.CaptureFixt
     (out / "status.yaml").write_text(yaml.safe_dump(left))
     assert main(["status", str(out)]) == 0
     assert "12.3k images/s" in capsys.readouterr().out
+
+
+def test_a_job_that_has_used_its_budget_says_how_many_restarts_are_left(shown: Shown) -> None:
+    spent = [
+        Spent(time="2026-11-21T15:00:20.000Z", rung=Rung.IN_PLACE, cause="Crash", step=60, count=3),
+        Spent(time="2026-11-21T15:00:20.000Z", rung=Rung.POD, cause="Crash", step=60),
+        Spent(time="2026-11-21T15:00:20.000Z", rung=Rung.POD, cause="Hang", step=60),
+    ]
+    left = status(JobPhase.RECOVERING, lastFailure=CRASH, spent=spent)
+    assert (
+        "Restarts that are left for the cause Crash without progress: 0 in place, 2 with a new pod, 2 with all pods new"
+    ) in shown(left)
+    ended = left.model_copy(update={"phase": JobPhase.FAILED})
+    assert not any("are left" in line for line in shown(ended))

@@ -39,7 +39,7 @@ def test_a_run_that_was_stopped_says_how_to_go_on(
 @pytest.mark.parametrize(
     ("base", "changes", "saved", "words"),
     [
-        (TRAINMASTER, {}, 40, "from the newest checkpoint: that of step 40, or of a later step if there is one"),
+        (TRAINMASTER, {}, 40, "from the newest checkpoint; the last one that was reported is that of step 40"),
         (TRAINMASTER, {}, 0, "from the newest checkpoint, if there is one"),
         (
             TRAINMASTER,

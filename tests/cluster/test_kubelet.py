@@ -51,6 +51,19 @@ def test_a_pod_runs_to_its_end_and_its_output_is_in_its_log() -> None:
     run(test)
 
 
+def test_the_kubelet_runs_before_its_pods_where_that_is_allowed() -> None:
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+
+    async def test(world: Local) -> None:
+        await world.cluster.create(POD, world.pod("a", "import os; print(os.getpriority(os.PRIO_PROCESS, 0))"))
+        await world.phase("a", "Succeeded")
+        assert int((world.out / "logs" / "a.log").read_text()) == mine
+        kubelet = os.getpriority(os.PRIO_PROCESS, world.kubelet.pid)
+        assert kubelet == (-10 if os.geteuid() == 0 else mine)
+
+    run(test)
+
+
 def test_a_pod_knows_who_it_is_and_nothing_of_the_store() -> None:
     script = """
 import json, os, sys

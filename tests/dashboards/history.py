@@ -13,7 +13,7 @@ STEP_S = 30.0
 RUNGS = ("inPlace", "pod", "full", "shrink", "free")
 CAUSES = (
     *("Crash", "OutOfMemory", "Hang", "Straggler", "HardwareFault", "NodeLost"),
-    *("Preempted", "DataError", "ConfigError", "Other"),
+    *("Preempted", "DataError", "Diverged", "ConfigError", "Other"),
 )
 CATEGORIES = ("hardware", "preemption", "checkpoint", "straggler", "detection", "queue", "restart", "other")
 CLOCK = ("detect", "schedule", "start", "rendezvous", "load", "first_step")

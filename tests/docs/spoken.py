@@ -19,11 +19,11 @@ from trainmaster_operator.cli.argument_parser import parser
 
 _OURS = ("operator", "trainer", "benchmarks", "tests/suite", "e2e", "charts", "claims", "docs/generate", "simulation")
 _UNCHECKED = (
-    *(".", "cd", "docker", "export", "git", "kind", "python3", "torchrun", "uv"),
+    *(".", "cd", "docker", "export", "for", "git", "kind", "python3", "torchrun", "uv"),
     *("aws", "az", "eksctl", "gcloud"),  # of clouds
 )
-_WRITTEN = ("values-images.yaml", "/var/lib/trainmaster-e2e/values.yaml")
-"""Files that a command of the same page writes."""
+_WRITTEN = ("storage.yaml", "values-images.yaml", "/var/lib/trainmaster-e2e/values.yaml")
+"""Files that a command of the same page writes, or that it tells people to write."""
 _FILES = ("-f", "--filename", "--values", "--from-file", "--constraint")
 
 _PATH = re.compile(

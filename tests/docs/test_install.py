@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import tomllib
+import yaml
 
 from tests.docs.blocks import read
 from trainmaster_operator.cli.refusal import Refusal
@@ -56,3 +57,21 @@ def test_a_missing_library_is_named_as_its_index_has_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(trainer_process.importlib.util, "find_spec", lambda name: None if name == "pyarrow" else name)
     with pytest.raises(Refusal, match=r"^tokenize needs pyarrow, which .* pip install pyarrow$"):
         trainer_process.check_installed("tokenize", "tokenizers", "pyarrow")
+
+
+def test_the_requests_that_the_page_lists_are_those_of_the_examples() -> None:
+    """People size their nodes by this table."""
+    page = (ROOT / "docs" / "install.md").read_text()
+    rows = re.findall(r"^\| \[([\w.-]+\.yaml)\]\(\S+\) \| (\d+) \| ([^|]+) \| ([^|]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 3
+    for name, pods, each, together in rows:
+        workers = yaml.safe_load((ROOT / "manifests" / "examples" / name).read_text())["spec"]["workers"]
+        (container,) = workers["template"]["spec"]["containers"]
+        resources = container["resources"]
+        assert int(pods) == workers["replicas"], name
+        if gpus := resources["limits"].get("nvidia.com/gpu"):
+            assert (each, together) == (f"{gpus} GPUs", f"{gpus * int(pods)} GPUs"), name
+        else:
+            cpus, gib = int(resources["requests"]["cpu"]), int(resources["requests"]["memory"].removesuffix("Gi"))
+            assert each == f"{cpus} CPU, {gib} GiB", name
+            assert together == f"{cpus * int(pods)} CPU, {gib * int(pods)} GiB", name

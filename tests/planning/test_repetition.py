@@ -251,10 +251,41 @@ def test_a_step_of_progress_makes_the_same_exception_a_first_failure_again() -> 
     assert restarts(world) == (2, 0, 0)
 
 
-def test_a_script_whose_step_after_a_restart_is_not_known_is_restarted_as_the_budget_allows() -> None:
+def raised_at(line: int) -> str:
+    """The traceback of the exception that `fails_after_a_step` reports."""
+    frame = f'  File "train.py", line {line}, in <module>\n    raise ValueError("a sample of 7 tokens")\n'
+    return f"Traceback (most recent call last):\n{frame}ValueError: a sample of 7 tokens\n"
+
+
+def test_a_script_of_unknown_step_that_raises_at_the_same_line_a_third_time_ends_the_job() -> None:
     world = running(script_spec(), step=30)
-    for _ in range(2):
-        fails_after_a_step(world, resumed=None)
+    counted = []
+    for _ in range(3):
+        fails_after_a_step(world, resumed=None, traceback=raised_at(8))
+        counted.append(restarts(world))
+    assert counted == [(1, 0, 0), (1, 1, 0), (1, 1, 0)]
+    assert world.status.phase is JobPhase.FAILED
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.message.startswith(
+        "the same failure came 3 times after 30 steps since the last start, the last time with a new pod"
+    )
+
+
+@pytest.mark.parametrize(
+    "another",
+    [
+        {"traceback": raised_at(9)},
+        {"traceback": ""},
+        {"step": 29, "traceback": raised_at(8)},
+        {"recurs": Recurrence.UNKNOWN, "traceback": raised_at(8)},
+    ],
+)
+def test_a_script_of_unknown_step_that_fails_in_another_place_is_restarted_as_the_budget_allows(
+    another: dict[str, Any],
+) -> None:
+    world = running(script_spec(), step=30)
+    fails_after_a_step(world, resumed=None, traceback=raised_at(8))
+    fails_after_a_step(world, resumed=None, **another)
     assert restarts(world) == (2, 0, 0)
 
 

@@ -142,7 +142,7 @@ def test_before_a_round_has_begun_an_edit_is_obeyed_at_once_with_fresh_pods(resu
         world.pod(slot, phase="Pending", reason="ImagePullBackOff")
     (event,) = world.write().events
     assert event.reason == "RevisionChanged"
-    assert "spec.training.optimizer.lr changed before a round had begun" in event.message
+    assert "spec.training.optimizer.lr changed before the first round" in event.message
     assert (world.status.revision, world.status.incarnations) == ("job-b", "1*4")
     world.waiting = ()
     assert {pod.name for pod in world.settle().delete} == {f"job-worker-{slot}-0" for slot in world.slots}

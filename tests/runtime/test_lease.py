@@ -7,6 +7,7 @@ import pytest
 from simulation.virtual.faulty_cluster import FaultyCluster, Rates
 from tests.runtime.fakes import chance, cluster, pod
 from trainmaster_operator.cluster.port import LEASE, POD, Forbidden
+from trainmaster_operator.local import local_operator
 from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.leader.lease import ADDRESS, Elector, LeaseSettings, NotLeading
 
@@ -284,5 +285,25 @@ def test_a_leader_knows_for_how_long_nobody_led_before_it():
         await second.acquire()
         assert second.absence.since == pytest.approx(released_at, abs=0.01)
         assert second.absence.until == pytest.approx(clock.now(), abs=0.01)
+
+    run_virtual(main())
+
+
+def test_the_operator_of_a_local_run_leads_however_slow_it_is_until_the_next_one_takes_over():
+    async def main():
+        _, memory = cluster()
+        clock = asyncio.get_running_loop().clock
+        faulty = FaultyCluster(memory, chance())
+        first = Elector(faulty, clock, chance(), "a", local_operator.LEASE)
+        second = Elector(memory, clock, chance(), "b", local_operator.LEASE)
+        await first.acquire()
+        cut = asyncio.create_task(faulty.outage(600))
+        holding = asyncio.create_task(first.hold())
+        await asyncio.sleep(500)
+        first.check()
+        await cut
+        await second.acquire()
+        with pytest.raises(NotLeading):
+            await holding
 
     run_virtual(main())

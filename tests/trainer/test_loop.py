@@ -273,7 +273,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused_in_a_sentence(ranks: Ranks
     job.config |= {"steps": 6, "optimizer": {"name": "adamw"}}
     done = job.round(2)
     assert done.refused, done.codes
-    assert "optimizer.name: is adamw, but checkpoint " in done.output
+    assert "optimizer.name: adamw can't continue from checkpoint " in done.output
     assert "was made with muon: they keep different kinds of momentum; use muon" in done.output
     job.config["optimizer"] = {"name": "muon"}
     assert job.round(3).codes == [0, 0]

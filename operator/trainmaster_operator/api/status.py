@@ -188,7 +188,11 @@ class FailureRecord(Group):
     traceback: str | None = Field(
         None, description="The end of the Python traceback of the rank that failed first.", max_length=8192
     )
-    step: int | None = Field(None, description="The highest step that the job had completed before the failure.")
+    step: int | None = Field(
+        None,
+        description="The last step that the failed rank had completed. Other ranks may have completed one step more. "
+        "If no rank failed, it is the highest step that the job had completed.",
+    )
     round: int | None = Field(None, description="The number of the round that the failure ended.")
     time: Time | None = Field(None, description="The time at which the failure happened.")
     rule: str | None = Field(
@@ -209,7 +213,9 @@ class RecoveryRecord(Group):
     )
     rank: int | None = Field(None, description="The rank that failed first. It is absent if no rank failed by itself.")
     pod: str | None = Field(None, description="The name of the pod that failed or in which the rank failed.")
-    step: int | None = Field(None, description="The highest step that the job had completed before the restart.")
+    step: int | None = Field(
+        None, description="The highest step that any rank of the job had completed before the restart."
+    )
     resumedStep: int | None = Field(
         None, description="The step from which the ranks continued. It is absent if a script does not report it."
     )

@@ -17,7 +17,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "demo": "train a small GPT on four ranks, and recover from a killed rank",
         "status": "show the state of a run, or of a job on a cluster",
         "logs": "show what the ranks of a run or a job print",
-        "report": "write an HTML page about a run or a job, with its curves, its recoveries and its last failure",
+        "report": "write an HTML page: curves, recoveries and last failure",
         "profile": "record the next steps of a run or a job as a timeline",
         "prove": "check that a job trains the same model when ranks are killed",
     },

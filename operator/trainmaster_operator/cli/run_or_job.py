@@ -58,7 +58,9 @@ def _without_a_run(what: str, where: Where) -> Path | None:
         if Path(what).is_dir():
             return Path(what)  # It holds no run; the code that reads it reports that.
         raise Refusal(
-            f"{what}: there is no run in {what} or {RUNS / what}, and no cluster to look for a job: {refusal}"
+            f"{what}: there is no run in {what} or {RUNS / what}, and no cluster on which it could be a job",
+            *refusal.lines,
+            "a job that `trainmaster run` refused leaves no run; `trainmaster validate` says what is wrong with it",
         ) from None
     if Path(what).is_dir():
         raise Refusal(f"{what}: the folder {what} holds no run; to mean the job {what} on a cluster, add -n NAMESPACE")

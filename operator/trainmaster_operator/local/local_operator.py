@@ -11,6 +11,7 @@ import asyncio
 import gc
 import json
 import logging
+import math
 import os
 import random
 import signal
@@ -20,12 +21,17 @@ from pathlib import Path
 
 from trainmaster_operator.control.http_server import ControlServer, Probes, inherited_socket
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
+from trainmaster_operator.local import process_tree
 from trainmaster_operator.local.store_client import SocketCluster
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.operator import Operator, Settings
 
 log = logging.getLogger(__name__)
+
+LEASE = LeaseSettings(takeover=True, renew_deadline_s=math.inf)
+"""The parent starts an operator only after it has reaped the one before, so the lease has no rival. It does not run out
+either: on a busy machine an operator that is only slow would end itself in the middle of a recovery."""
 
 
 async def serve(store: Path, control_fd: int, settings: Settings) -> None:
@@ -50,13 +56,13 @@ def main() -> int:
     parser.add_argument("--control-url", required=True, help="the address of that socket, as agents see it")
     parser.add_argument("--extra-env", type=json.loads, default={}, help="JSON object: variables for every pod")
     args = parser.parse_args()
+    process_tree.hurry()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     settings = Settings(
         operator_url=args.control_url,
         identity=f"local-{os.getpid()}",
         extra_env=args.extra_env,
-        # The parent starts an operator only after it has reaped the previous one.
-        lease=LeaseSettings(takeover=True),
+        lease=LEASE,
     )
     key = bytes.fromhex(os.environ.pop(KEY_VARIABLE, ""))
     if key:

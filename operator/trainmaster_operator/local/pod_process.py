@@ -113,6 +113,7 @@ class LocalPod:
             process_tree.die_with_parent(signal.SIGKILL)
             if os.getppid() != kubelet:
                 os._exit(1)  # The kubelet died between fork and prctl.
+            process_tree.relax()
 
         try:
             with open(self.log, "ab") as log:

@@ -282,6 +282,7 @@ class Kubelet:
             process_tree.die_with_parent(signal.SIGKILL)
             if os.getppid() != kubelet:
                 os._exit(1)
+            process_tree.relax()
 
         try:
             with open(self.out / "logs" / "zygote.log", "ab") as output:
@@ -389,6 +390,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     process_tree.die_with_parent(signal.SIGTERM)
     process_tree.adopt_orphans()
+    process_tree.hurry()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s kubelet %(levelname)s %(message)s")
     store, run_dir, out = (path.resolve() for path in (options.store, options.run_dir, options.out))
     names = None if options.devices is None else [name for name in options.devices.split(",") if name]

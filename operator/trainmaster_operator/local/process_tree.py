@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -11,6 +12,8 @@ from typing import NamedTuple
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_NICENESS = os.getpriority(os.PRIO_PROCESS, 0)  # Of the person's command, which `relax` gives back to a child.
+_NICENESS_OF_AGENTS = -10
 
 
 class Process(NamedTuple):
@@ -36,6 +39,18 @@ def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends. Raise OSError."""
     if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def hurry() -> None:
+    """Run before the ranks as their agents do, where that is allowed: they wait for what this process decides."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS_OF_AGENTS)
+
+
+def relax() -> None:
+    """Take back what `hurry` did, in a child that is about to be executed."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
 
 
 def table() -> Table:

@@ -133,6 +133,7 @@ class Teller:
         self._own_loop = own_loop
         self._quiet = quiet
         self._in_traceback = False
+        self._shown_traceback = False
 
     def pick_news(self, line: bytes) -> News | None:
         """Return what the terminal shows of the next line; None if it shows nothing of it."""
@@ -142,7 +143,19 @@ class Teller:
                 return News("evaluation", text.removeprefix(_EVALUATION))
             if self._is_of_a_traceback(text) or _PROGRESS.match(text):
                 return None
-        return None if self._quiet else News(self._word, text)
+        if self._quiet:
+            return None
+        self._shown_traceback = self._shown_traceback or _TRACEBACK in text
+        return News(self._word, text)
+
+    def explain_traceback(self, failure: Failure | None) -> News | None:
+        """Return what a traceback of this rank, shown since the last call, has to do with a failure of another rank."""
+        shown, self._shown_traceback = self._shown_traceback, False
+        if not shown or failure is None or failure.rank is None or self._word == f"rank {failure.rank}":
+            return None
+        return News(
+            self._word, f"rank {failure.rank} failed first; the error of {self._word} most likely follows from it"
+        )
 
     def _is_of_a_traceback(self, text: str) -> bool:
         """Return whether the line belongs to a traceback, from its first line to the one that names the exception."""

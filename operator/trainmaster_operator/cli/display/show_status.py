@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 
 from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.api.recovery import BudgetSpec
 from trainmaster_operator.cli import disruption_budgets, output_folder
 from trainmaster_operator.cli.display import live_display, rank_output
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
@@ -21,6 +25,8 @@ from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.planning.facts import step_count
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+from trainmaster_operator.planning.failure import failure_budget
+from trainmaster_operator.planning.failure.failure_budget import LADDER
 
 _AGAIN = "To continue it, give the same trainmaster run command again."
 _TOLD = ("Running", "Recovering", "Suspended", "Complete")  # Conditions that the phase already shows.
@@ -37,7 +43,7 @@ def of_run(out: Path) -> int:
     state, sentence = standing(out, job, goes_on)
     console = Console(file=sys.stdout, highlight=False)
     console.print(f"{scene.name}: {state}  {_progress(scene, goes_on)}")
-    _show_last_failure(job, console)
+    _show_last_failure(job, resource, console)
     page = out / output_folder.REPORT
     live_display.summary(scene, console, str(page) if page.exists() else f"`trainmaster report {out}` writes it", state)
     if sentence:
@@ -95,14 +101,15 @@ async def _of_job(where: Where, name: str) -> int:
     pods = [pod_entry(pod, None, 0.0).record for pod in listing.items]
     scene.pods = [*pods, *operator_presence.missing_pods(name, scene.status, pods, gone)]
     console = Console(file=sys.stdout, highlight=False)
-    show(scene, console)
+    show(scene, console, job)
     for words in drains:
         console.print(words, soft_wrap=True, markup=False)
     return 0
 
 
-def show(scene: live_display.Scene, console: Console) -> None:
-    """Print a job on a cluster: its progress, its problems and their reasons, its recoveries and its pods."""
+def show(scene: live_display.Scene, console: Console, resource: Mapping[str, Any]) -> None:
+    """Print a job on a cluster: its progress, its problems and their reasons, its recoveries and its pods. `resource`:
+    the job as it is stored."""
     job = scene.status
     progress = _progress(scene, goes_on=job.phase is JobPhase.RUNNING)
     console.print(f"{scene.name} in namespace {scene.namespace}: {job.phase.value}  {progress}")
@@ -113,7 +120,7 @@ def show(scene: live_display.Scene, console: Console) -> None:
         if condition.message and condition.status == wrong and condition.type not in _TOLD:
             console.print(f"{name}: {condition.reason}: {condition.message}", soft_wrap=True, markup=False)
     if job.lastFailure:
-        _show_last_failure(job, console)
+        _show_last_failure(job, resource, console)
         if job.phase is JobPhase.FAILED and job.lastFailure.traceback:
             console.print(job.lastFailure.traceback.rstrip(), soft_wrap=True, markup=False)
     live_display.recovered(job, console)
@@ -122,7 +129,26 @@ def show(scene: live_display.Scene, console: Console) -> None:
         console.print(live_display.pods(scene.pods))
 
 
-def _show_last_failure(job: JobState, console: Console) -> None:
+def _show_last_failure(job: JobState, resource: Mapping[str, Any], console: Console) -> None:
     if job.lastFailure:
         failure = described(job.lastFailure, job.progress.totalSteps)
         console.print(f"Last failure: {failure}", soft_wrap=True, markup=False)
+        if not job.phase.finished and (words := restarts_left(job, resource["spec"], time.time())):
+            console.print(words, soft_wrap=True, markup=False)
+
+
+def restarts_left(job: JobState, spec: Mapping[str, Any], now: float) -> str:
+    """Return how many restarts the budget still allows if the last failure comes again without progress; "" if it has
+    used none, or if another version wrote the budget."""
+    if job.lastFailure is None or not job.spent:
+        return ""
+    try:
+        budget = BudgetSpec.model_validate((spec.get("recovery") or {}).get("budget") or {})
+    except ValidationError:
+        return ""
+    cause, step = job.lastFailure.cause, job.progress.highestStep
+    in_place, pod, full = (failure_budget.left(budget, job.spent, cause, rung, step, now) for rung in LADDER)
+    return (
+        f"Restarts that are left for the cause {cause} without progress: {in_place} in place, {pod} with a new pod, "
+        f"{full} with all pods new"
+    )

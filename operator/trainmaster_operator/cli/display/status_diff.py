@@ -161,7 +161,7 @@ def _phase(status: JobState, scripted: bool) -> News | None:
     if status.phase is JobPhase.STARTING:
         return News("starting", f"round {status.round}")
     if status.phase is JobPhase.RUNNING:
-        return News("running", f"from step {status.progress.step}")
+        return News("running", _began(status))
     if status.phase is JobPhase.RESIZING:
         return News("resizing", _stopping(status, scripted) if status.stopAt else "the number of pods changes")
     if status.phase is JobPhase.SUSPENDING:
@@ -178,6 +178,13 @@ def _phase(status: JobState, scripted: bool) -> News | None:
         failed = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "")
         return News("failed", failed or "see the last failure", Tone.BAD)
     return None
+
+
+def _began(status: JobState) -> str:
+    """Return where training goes on, as far as it is known."""
+    if step_count.is_known(status):
+        return f"from step {status.progress.step}"
+    return "steps are counted again from the restart; the step where it began is not known"
 
 
 def reached(status: JobState) -> str:

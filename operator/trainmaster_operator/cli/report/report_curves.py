@@ -19,17 +19,31 @@ MEMORY_LINES = 8
 REPLACED_POINTS = 2000
 """Maximum number of points of all stretches of steps that ran again together."""
 
+_HOW_TO_REPORT = (
+    "The script has reported no loss. A loop over trainmaster's run.steps() reports the loss of each step with "
+    "run.report(loss=loss)."
+)
+
 _RESTART = Key("marker", "", "the ranks restarted; n is the number of the round that began")
 
 
 def sections(
-    status: JobState, metrics: Metrics, track: MemoryTrack, unit: str, guess: float | None, *, skip_empty: bool
+    status: JobState,
+    metrics: Metrics,
+    track: MemoryTrack,
+    unit: str,
+    guess: float | None,
+    *,
+    skip_empty: bool,
+    scripted: bool,
 ) -> Iterator[str]:
     """Yield the sections with the curves. `unit`: what the throughput counts. `guess`: the loss of a model that only
-    guesses; None if unknown. `skip_empty`: leave out a curve without data instead of saying that there is none."""
+    guesses; None if unknown. `skip_empty`: leave out a curve without data instead of saying that there is none.
+    `scripted`: ranks run a script of the user, which may not report any numbers."""
     causes = _causes(status, metrics)
     if metrics.has_losses or not skip_empty:
-        yield _loss(metrics, [Marker(first, number, causes[number]) for number, first in _marked(metrics)], guess)
+        markers = [Marker(first, number, causes[number]) for number, first in _marked(metrics)]
+        yield _loss(metrics, markers, guess, scripted=scripted)
     throughput = over_time(metrics, status.recoveries)
     if throughput.curve or not skip_empty:
         marked = {number for number, _ in _marked(metrics)}
@@ -56,7 +70,7 @@ def _causes(status: JobState, metrics: Metrics) -> dict[int, str]:
     return found
 
 
-def _loss(metrics: Metrics, markers: Sequence[Marker], guess: float | None) -> str:
+def _loss(metrics: Metrics, markers: Sequence[Marker], guess: float | None, *, scripted: bool) -> str:
     lines, keys = [], [Key("line", "main", "loss")]
     most = max(4, REPLACED_POINTS // max(1, len(metrics.replaced)))
     for points in metrics.replaced:
@@ -73,6 +87,8 @@ def _loss(metrics: Metrics, markers: Sequence[Marker], guess: float | None) -> s
         only = f" (only the first {REPLACED} times are drawn)" if len(metrics.replaced) == REPLACED else ""
         keys.append(Key("line", "replaced", f"lost with a failure and run again{only}"))
     content = [line_chart(lines, "loss", "step", _integer, _short, markers), _legend(keys, markers)]
+    if scripted and not metrics.has_losses:
+        content.append(html_page.note(_HOW_TO_REPORT))
     if guess is not None:
         content.append(
             html_page.note(

@@ -40,10 +40,10 @@ _TONES = {
 
 _COLUMNS = {
     "round": "one start of all ranks; each restart begins the next round.",
-    "reached": "the last step before the failure.",
+    "reached": "the highest step that any rank had completed; the rank that failed may have completed one step less.",
     "resumed": "the step of the checkpoint from which training continued.",
     "source": "where that checkpoint was: in the memory of the pod, in that of another pod (peer), or on storage.",
-    "steps lost": "steps that had to run a second time.",
+    "steps lost": "steps after the checkpoint, up to the one that was reached, which had to run a second time.",
     "total": "the time from the failure to the end of the first step of the new round.",
 }
 """The meaning of the columns in the table of recoveries."""
@@ -103,7 +103,7 @@ def _body(
     yield html_page.tiles(_facts(status, metrics, unit))
     # The text is read again only after a success, because its file system then answered up to the last step.
     guess = guessing_loss(training) if status.phase is JobPhase.SUCCEEDED and metrics.has_losses else None
-    yield from report_curves.sections(status, metrics, track, unit, guess, skip_empty=failed)
+    yield from report_curves.sections(status, metrics, track, unit, guess, skip_empty=failed, scripted=not training)
     yield from _after_the_curves(status)
     if not failed:
         yield last_failure

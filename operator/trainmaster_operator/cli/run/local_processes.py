@@ -29,6 +29,7 @@ def tied(death_signal: signal.Signals) -> Callable[[], None]:
         process_tree.die_with_parent(death_signal)
         if os.getppid() != parent:
             os._exit(1)  # The parent ended between fork and prctl.
+        process_tree.relax()
 
     return in_child
 

@@ -44,6 +44,7 @@ from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster.port import DELETED, JOB, Object
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.sessions import KEY_BYTES
+from trainmaster_operator.local import process_tree
 from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.local.store_faults import Trouble
@@ -108,9 +109,11 @@ class LocalRun:
             place = _short(self._folder.path / STATUS)
             raise Refusal(f"{place} can't be written: {why(error)}; choose another --out") from None
         run_dir = _make_run_dir()
+        process_tree.hurry()  # The store is here: operator and agents wait for it.
         try:
             return await self._run(run_dir)
         finally:
+            process_tree.relax()
             shutil.rmtree(run_dir, ignore_errors=True)
 
     async def _run(self, run_dir: Path) -> int:
@@ -234,6 +237,8 @@ class LocalRun:
             self._show_printed()  # The last output of the rank is shown before the news about the end.
             for piece in news(old, new, scripted=self._scripted):
                 self._display.tell(piece)
+                if piece.word == "failure" and (told := self._teller.explain_traceback(new.lastFailure)) is not None:
+                    self._display.tell(told)
             stopped = new.phase is JobPhase.SUSPENDED and event.object["spec"].get("suspend")
             if new.phase.finished or stopped:
                 self._ended.set()
@@ -254,7 +259,8 @@ class LocalRun:
 
     def _operator_died(self, code: int) -> None:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        text = f"the operator died ({how}), and a new one starts; training continues"
+        log = _short(self._folder.logs / "operator.log")
+        text = f"the operator died ({how}), and a new one starts; ranks that train continue. Its log is {log}"
         self._display.tell(News("operator", text, Tone.WARNING))
 
     async def _look_at_ranks(self, operator: local_processes.Operator) -> None:

@@ -12,7 +12,7 @@ def from_where(spec: JobSpec, status: JobState) -> str:
     if spec.checkpoint.resume == "Never":
         return "from the first step, since spec.checkpoint.resume is Never"
     if status.checkpoint is not None:
-        return f"from the newest checkpoint: that of step {status.checkpoint.step}, or of a later step if there is one"
+        return f"from the newest checkpoint; the last one that was reported is that of step {status.checkpoint.step}"
     if spec.framework is Framework.TRAINMASTER:
         return "from the newest checkpoint, if there is one"
     return f"the script starts again, and continues from what it has saved itself{_last_torch_save(status)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from trainmaster_operator.cli.job_files.validate_job import load_training
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.this_machine import trainer_process
 from trainmaster_operator.cli.this_machine.trainer_checks import trainer
+from trainmaster_operator.planning.facts.change import counted
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,9 @@ def plan(options: PlanOptions) -> int:
         )
     trainer_process.check_installed("plan")
     ranks = workers.replicas * workers.ranksPerPod if options.ranks is None else options.ranks
-    _check_layouts(config, ranks)
+    count = _count_layouts(config, ranks)
+    sys.stderr.write(_announcement(options, count, ranks))
+    sys.stderr.flush()
     arguments = ["--ranks", str(ranks)]
     figures = (
         ("--tflops", options.tflops),
@@ -80,12 +84,24 @@ def _check(options: PlanOptions) -> None:
     trainer_process.check_file("--json", options.json)
 
 
-def _check_layouts(config: TrainingSpec, ranks: int) -> None:
+def _announcement(options: PlanOptions, count: int, ranks: int) -> str:
+    """Return what is about to be done, which may take a while on a busy machine."""
+    described = (options.tflops, options.bandwidth, options.between_nodes)
+    measured = all(value is None for value in described)
+    first = "this machine's CPU is measured, unless it has a GPU; then " if measured else ""
+    compared = f"{counted(count, 'layout')} of {counted(ranks, 'rank')} {'is' if count == 1 else 'are'} compared"
+    return f"trainmaster: {first}{compared}\n"
+
+
+def _count_layouts(config: TrainingSpec, ranks: int) -> int:
+    """Raises Refusal if there is none."""
     layouts: Any = trainer("trainmaster.tools.planner.layouts")
     legal: Callable[..., Any] = layouts.legal
-    if next(legal(config, ranks), None) is None:
+    count = sum(1 for _ in legal(config, ranks))
+    if not count:
         near = " and ".join(map(str, layouts.nearest(config, ranks)))
         raise Refusal(
             f"--ranks {ranks}: the job's model and batch have no layout for this number of ranks; the nearest numbers "
             f"that have one are {near}"
         )
+    return count

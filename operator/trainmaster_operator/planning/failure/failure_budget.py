@@ -24,10 +24,16 @@ def affordable(budget: BudgetSpec, spent: Sequence[Spent], cause: str, floor: Ru
     `step`: the job's highest step. Restarts at lower steps do not count for the cause.
     """
     for rung in LADDER[LADDER.index(floor) :]:
-        within = sum(s.count for s in spent if s.rung is rung and since(s.time, now) < budget.windowSeconds)
-        if within < limit(budget, rung) and without_progress(spent, cause, rung, step) < budget.perCause:
+        if left(budget, spent, cause, rung, step, now):
             return rung
     return Rung.FREE
+
+
+def left(budget: BudgetSpec, spent: Sequence[Spent], cause: str, rung: Rung, step: int, now: float) -> int:
+    """Return how many restarts at this rung the budget still allows for this cause while the job makes no progress."""
+    within = sum(s.count for s in spent if s.rung is rung and since(s.time, now) < budget.windowSeconds)
+    of_the_cause = budget.perCause - without_progress(spent, cause, rung, step)
+    return max(0, min(limit(budget, rung) - within, of_the_cause))
 
 
 def limit(budget: BudgetSpec, rung: Rung) -> int:

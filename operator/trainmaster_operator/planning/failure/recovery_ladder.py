@@ -87,7 +87,7 @@ def _by_cause(view: View, fault: Fault) -> Change:
     tried = repetition.restarts_in_vain(view, fault)
     if repetition.is_certain(tried):
         # With fewer pods the data is shared differently, so shrinking may still help where the job allows it.
-        return elastic.shrink(view, fault) or fail(view, fault, repetition.explain_end(tried, fault))
+        return elastic.shrink(view, fault) or fail(view, fault, repetition.explain_end(view, tried, fault))
     if not tried:
         return _climb(view, fault, fault.floor)
     how = "because the restart before ended in the same failure after the same step"

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from trainmaster.contract.wire import RankState, Recurrence, Verdict
 from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.fault import MESSAGE, Fault
 from trainmaster_operator.planning.facts.job_state import Recovery, Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord
@@ -33,6 +34,8 @@ TWICE = "the job failed twice in this way before its first step, so a third try 
 
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|(?:/[^\s'\":,;()]+)+|\b[0-9a-fA-F]{8,}\b|\d+")
 """What differs between ranks and between tries: addresses, paths, identifiers, numbers."""
+
+_FRAME = re.compile(r'^ *(File ".+", line \d+, in .+)$', re.MULTILINE)
 
 _EXCEPTION = re.compile(r"[A-Za-z_]\w*(?=:)")
 """The type of an exception at the beginning of its message."""
@@ -65,10 +68,12 @@ def is_repeated(view: View, fault: Fault) -> bool:
 def restarts_in_vain(view: View, fault: Fault) -> list[Rung]:
     """Return what was restarted for this same failure since the job last made progress, the latest at the end.
 
-    The list is empty unless this failure is the last one again. It is also empty for a script whose step after a
-    restart is not known: such a script may train on without visible progress.
+    The list is empty unless this failure is the last one again. A script whose step after a restart is not known may
+    train on without visible progress. So there the exception must come from the same line of the program, too.
     """
-    if fault.recurs is Recurrence.UNKNOWN or not is_last_again(view, fault) or not step_count.is_known(view.status):
+    if fault.recurs is Recurrence.UNKNOWN or not is_last_again(view, fault):
+        return []
+    if not (step_count.is_known(view.status) or _came_from_the_same_line(view, fault)):
         return []
     step = view.highest_step()
     rungs: list[Rung] = []
@@ -92,12 +97,12 @@ def is_certain(tried: Sequence[Rung]) -> bool:
     return len(tried) > 1 and any(rung is not Rung.IN_PLACE for rung in tried)
 
 
-def explain_end(tried: Sequence[Rung], fault: Fault) -> str:
+def explain_end(view: View, tried: Sequence[Rung], fault: Fault) -> str:
     """Return why the job ends, with the rule that would end it at the first of these failures."""
     named = _EXCEPTION.match(fault.message)
     message = f", message: {named[0]}" if named else ""
     return (
-        f"the same failure came {len(tried) + 1} times after step {fault.step}, the last time with a new pod, so "
+        f"the same failure came {len(tried) + 1} times {_after(view, fault)}, the last time with a new pod, so "
         f"another restart would not help: {fault.message[:700]}. To end the job at the first such failure, add the "
         f"rule {{causes: [{fault.cause.value}]{message}, action: Fail}} to spec.recovery.rules"
     )
@@ -110,6 +115,26 @@ def _came_before(view: View, fault: Fault) -> bool:
         return False
     way = (fault.cause.value, fault.shell_code, _shape(fault.message))
     return (last.cause, last.exitCode, _shape(last.message)) == way
+
+
+def _after(view: View, fault: Fault) -> str:
+    """Return after which step a failure came. If the step of the job is not known, the processes' own count is."""
+    if step_count.is_known(view.status):
+        return f"after step {fault.step}"
+    return f"after {counted(fault.step, 'step')} since the last start"
+
+
+def _came_from_the_same_line(view: View, fault: Fault) -> bool:
+    """Return whether this exception and the last one were raised at the same line of the same file."""
+    last = view.status.lastFailure
+    place = _raised_at(fault.traceback)
+    return last is not None and place != "" and _raised_at(last.traceback) == place
+
+
+def _raised_at(traceback: str) -> str:
+    """Return the last frame of a traceback: the file, the line and the function; "" if there is none."""
+    frames = _FRAME.findall(traceback)
+    return frames[-1] if frames else ""
 
 
 def _answered(recovery: Recovery, fault: Fault, step: int) -> bool:

@@ -27,7 +27,7 @@ FAILURES: Mapping[str, str] = {
     Cause.AGENT_LOST.value: "NodeLost",
     Cause.PREEMPTED.value: "Preempted",
     Cause.EVICTED.value: "Preempted",
-    Cause.DIVERGED.value: "DataError",
+    Cause.DIVERGED.value: "Diverged",
     Cause.DATA_ERROR.value: "DataError",
     Cause.CONFIG_ERROR.value: "ConfigError",
     Cause.IMAGE_ERROR.value: "ConfigError",
@@ -35,7 +35,7 @@ FAILURES: Mapping[str, str] = {
     Cause.REFUSED.value: "ConfigError",
 }
 """The name under which metrics of a single job report a cause. All other causes are `Other`, so there are at most
-ten names."""
+eleven names."""
 
 FAILURE_WORDS = (*dict.fromkeys(FAILURES.values()), OTHER)
 

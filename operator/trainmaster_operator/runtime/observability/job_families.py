@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trainmaster_operator.planning.lifecycle.job_totals import FAILURE_WORDS, LOSS_WORDS, PHASE_WORDS
 
 MOST_CONDITIONS = 4
-MOST_SERIES = 40
+MOST_SERIES = 41
 """Maximum number of series of a job that does not run."""
 MOST_RUNNING_SERIES = 28
 """Maximum number of further series of a running job."""
@@ -66,7 +66,7 @@ STATE: tuple[Family, ...] = (
     Family(
         "failures_total", "counter", ("cause",), "failures", STATUS,
         f"Failures by cause, in {len(FAILURE_WORDS)} words: {', '.join(FAILURE_WORDS)}. NodeLost has AgentLost too, "
-        "Preempted has Evicted, DataError has Diverged, ConfigError has ImageError, Unschedulable and Refused.",
+        "Preempted has Evicted, ConfigError has ImageError, Unschedulable and Refused.",
         "Alert on increase(); the first failure counts, since each series begins at 0.",
     ),
     Family(

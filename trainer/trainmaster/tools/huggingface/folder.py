@@ -13,7 +13,7 @@ from trainmaster.errors import ConfigError
 def check_empty(folder: Path) -> None:
     """Raise ConfigError unless `folder` is empty, or can be created."""
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; an empty or a new one is expected")
+        raise ConfigError(f"{folder} is not a folder; an empty or a new one is expected")
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; an empty or a new folder is expected")
     if not folder.absolute().parent.is_dir():

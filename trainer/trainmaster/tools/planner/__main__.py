@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from trainmaster.tools import closed_stdout
 from trainmaster.tools.planner import layout_table
 from trainmaster.tools.planner.calibration import figures
 from trainmaster.tools.planner.estimate import Estimate, best_first, stages
-from trainmaster.tools.planner.layouts import legal
+from trainmaster.tools.planner.layouts import Layout, legal
 from trainmaster.tools.planner.machine import Machine, assumed, shared
 from trainmaster.tools.planner.measure import Measurer, measurer
 from trainmaster.tools.planner.survey import Survey
@@ -70,7 +70,7 @@ def _plan(config: TrainingConfig, options: argparse.Namespace, machine: Machine,
     except ConfigError as error:
         sys.stderr.write(f"trainmaster: {error}\n")
         return 2
-    estimates = best_first(legal(config, options.ranks), survey, machine)
+    estimates = best_first(_shown([*legal(config, options.ranks)]), survey, machine)
     if options.json and (why := _written(options.json, layout_table.as_json(estimates))):
         sys.stderr.write(f"trainmaster: --json {options.json}: can't be written: {why}\n")
         return 2
@@ -79,6 +79,19 @@ def _plan(config: TrainingConfig, options: argparse.Namespace, machine: Machine,
     _end(estimates, options.top, survey, config, machine)
     fitting = [e for e in estimates if e.fits][: options.measure]
     return _measure(fitting, measuring) if fitting and measuring else 0
+
+
+def _shown(layouts: Sequence[Layout]) -> Iterator[Layout]:
+    """Yield the layouts, and show on a terminal how many of them are compared."""
+    shows = sys.stderr.isatty()
+    for number, layout in enumerate(layouts):
+        if shows:
+            sys.stderr.write(f"\r{number} of {len(layouts)} layouts are compared")
+            sys.stderr.flush()
+        yield layout
+    if shows:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
 
 
 def _written(file: Path, text: str) -> str:
