@@ -7,10 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster import images, nodes
+from e2e.cluster.containerd import LAYOUT
 from e2e.cluster.shell import run
 from e2e.kube import Object
 from e2e.machine import Machine
 from e2e.world import TRAINER, World
+
+pytestmark = pytest.mark.exclusive  # Both tests move one tag.
 
 MOVED = "docker.io/trainmaster/moved:e2e"
 """A tag that means TRAINER on one node, and on another one the image with another torch."""
@@ -25,7 +28,7 @@ dist.all_reduce(torch.ones(1))
 
 @pytest.fixture(autouse=True)
 def _moved_tag(machine: Machine) -> Iterator[None]:
-    if images.OTHER_TORCH not in images.LAYOUT.digests():
+    if images.OTHER_TORCH not in LAYOUT.digests():
         pytest.skip("needs an image with another torch: `python -m e2e.cluster other-torch WHEEL` builds it")
     sockets = {node.name: node.socket for node in nodes.known()}
     for name, image in NODES.items():
