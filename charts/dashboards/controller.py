@@ -146,9 +146,9 @@ def operator() -> Any:
                         Query(signs.of_operators(IN)),
                         [
                             Column("namespace", "Namespace"),
-                            Column("pod", "Operator", width=260),
-                            Column("sign", "What is wrong", width=310),
-                            Column("command", "Type this first", width=530),
+                            Column("pod", "Operator", width=240),
+                            Column("sign", "What is wrong", width=270),
+                            Column("command", "Type this first", width=580),
                             Column("runbook", "Runbook"),
                         ],
                         span=24,

@@ -122,7 +122,7 @@ def test_a_poll_without_a_change_answers_the_same_after_the_hold():
     run_virtual(main())
 
 
-def test_who_claims_to_be_somebody_else_is_refused_whatever_becomes_of_the_job():
+def test_a_join_with_another_pods_identity_is_refused():
     async def main():
         bench = Bench()
         bench.publish(incarnations=(1, 0))

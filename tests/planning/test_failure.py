@@ -143,7 +143,7 @@ def test_a_verdict_of_an_older_round_is_no_longer_evidence() -> None:
         ({"cause": Cause.CRASH, "exit_code": 93}, "a restart would not help"),
     ],
 )
-def test_what_a_restart_cannot_help_with_fails_at_once(last_words: dict[str, Any], words: str) -> None:
+def test_a_failure_that_a_restart_cannot_help_fails_the_job_at_once(last_words: dict[str, Any], words: str) -> None:
     world = running()
     world.agent(0, verdict=verdict(0, cascade=True), verdict_age_s=5.0)
     world.agent(1, verdict=verdict(1, message="no such file", **last_words))
@@ -278,7 +278,7 @@ def test_a_program_that_is_not_in_the_image_fails_the_job_at_once() -> None:
         "",
     ],
 )
-def test_what_is_called_a_config_error_is_never_restarted(reason: str, words: str) -> None:
+def test_a_config_error_is_never_restarted(reason: str, words: str) -> None:
     world = running()
     world.pod(1, phase="Failed", exit_code=128, reason=reason, message=words)
     world.write()

@@ -39,7 +39,7 @@ def test_a_person_is_told_why_and_what_to_do() -> None:
     assert world.status.lastFailure.rule == "look"
 
 
-def test_whatever_becomes_of_the_pods_of_a_held_job_it_waits() -> None:
+def test_a_held_job_waits_whatever_happens_to_its_pods() -> None:
     world = held()
     world.pod(1, phase="Failed", exit_code=137)
     del world.pods[3]

@@ -219,7 +219,7 @@ def test_the_strategy_sets_every_field() -> None:
 
 @given(states)
 @settings(max_examples=60, deadline=None)
-def test_what_is_written_is_read_again(state: JobState) -> None:
+def test_a_status_that_is_written_and_read_again_is_the_same(state: JobState) -> None:
     written = write_status(state)
     assert read_status(written) == state
     assert unknown_fields(written) == {}

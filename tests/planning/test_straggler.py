@@ -71,7 +71,7 @@ def test_when_it_will_have_been_one_for_long_enough_is_asked_for() -> None:
         [(0.0, 0.0), (0.0, 0.0), (2.0, 0.0), (0.0, 0.0)],  # one alone tells
     ],
 )
-def test_who_is_no_straggler(each: list[tuple[float, float]]) -> None:
+def test_a_rank_that_is_as_fast_as_the_others_is_no_straggler(each: list[tuple[float, float]]) -> None:
     world = world_of()
     split(world, *each)
     assert world.status.straggler is None

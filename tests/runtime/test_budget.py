@@ -76,7 +76,7 @@ def test_a_job_that_is_gone_leaves_nothing_behind() -> None:
     assert not budget._written_at
 
 
-def test_who_waits_for_a_turn_is_told_when_it_is() -> None:
+def test_a_writer_that_waits_is_told_the_seconds_until_its_turn() -> None:
     time = Time()
     budget = ProgressBudget(time, rate=1.0, burst=1.0)
     budget.wait_s("a")

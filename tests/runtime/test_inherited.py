@@ -102,7 +102,7 @@ def test_a_pod_of_an_earlier_job_of_this_name_is_not_taken_for_ours():
     run_virtual(main())
 
 
-def test_nobody_is_told_of_a_round_that_opened_with_other_pods():
+def test_agents_are_not_told_of_a_round_that_opened_with_other_pods():
     told = []
 
     def tell(spec, status, observed):

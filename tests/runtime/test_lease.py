@@ -190,7 +190,7 @@ def test_a_renewal_that_was_cut_off_by_the_end_does_not_keep_the_lease():
     run_virtual(main())
 
 
-def test_who_has_lost_the_lease_does_not_release_another_s():
+def test_a_former_leader_does_not_release_the_lease_of_its_successor():
     async def main():
         store, memory = cluster()
         first = elector(memory, "a")

@@ -61,7 +61,7 @@ def run(test: Callable[[Get], Awaitable[None]], render: Callable[[], bytes] = la
     asyncio.run(inside())
 
 
-def test_who_may_read_metrics_reads_them_and_nobody_else() -> None:
+def test_only_accounts_with_the_right_to_read_metrics_get_them() -> None:
     async def test(get: Get) -> None:
         status, text, headers = await get("good")
         assert (status, text) == (200, TEXT.decode())
