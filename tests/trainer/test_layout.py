@@ -76,7 +76,9 @@ def test_degrees_whose_product_divides_the_ranks_are_allowed(parallelism: dict[s
         ({"dpShard": 2, "ep": 2}, {}, "parallelism.ep: model llama has no experts; only 1 would do"),
     ],
 )
-def test_degrees_whose_product_does_not_divide_the_ranks_are_refused(parallelism: dict[str, Any], options: dict[str, Any], sentence: str) -> None:
+def test_degrees_whose_product_does_not_divide_the_ranks_are_refused(
+    parallelism: dict[str, Any], options: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
         layout.validate(config(parallelism, **options))
     assert str(refused.value) == sentence
