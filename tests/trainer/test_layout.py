@@ -28,7 +28,7 @@ def config(parallelism: dict[str, Any], name: str = "llama", **options: Any) -> 
     "parallelism",
     [{}, {"tp": 4}, {"cp": 4}, {"pp": 4}, {"tp": 2, "cp": 2, "pp": 2}, {"cp": 2, "context": {"method": "Ulysses"}}],
 )
-def test_degrees_whose_product_divides_the_ranks_are_allowed(parallelism: dict[str, Any]) -> None:
+def test_degrees_that_divide_the_model_are_allowed(parallelism: dict[str, Any]) -> None:
     layout.validate(config(parallelism))
 
 
@@ -76,7 +76,7 @@ def test_degrees_whose_product_divides_the_ranks_are_allowed(parallelism: dict[s
         ({"dpShard": 2, "ep": 2}, {}, "parallelism.ep: model llama has no experts; only 1 would do"),
     ],
 )
-def test_degrees_whose_product_does_not_divide_the_ranks_are_refused(
+def test_degrees_that_do_not_divide_the_model_are_refused(
     parallelism: dict[str, Any], options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
