@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import uncompiled  # noqa: F401  spares the import of its compiler
 
 
 def die(how: str) -> None:
