@@ -38,13 +38,20 @@ _STRAY = (Path("/var/lib/containers"), Path("/etc/cni"))
 
 def make() -> None:
     """Build what changed."""
+    with _building():
+        _remove_leftovers()
+        _make()
+    print("\n".join(sizes()))
+
+
+@contextmanager
+def _building() -> Iterator[None]:
+    """Build alone, and leave nothing outside of the store."""
     with alone("images"), no_strays():
         try:
-            _remove_leftovers()
-            _make()
+            yield
         finally:
             works("umount", _STORE / "root" / "overlay")  # buildah mounts it over itself, and leaves it so
-    print("\n".join(sizes()))
 
 
 @contextmanager
@@ -90,14 +97,11 @@ def make_other_torch(wheel: Path) -> None:
     """Build the image with another torch than the one that is pinned. The next `make` forgets it."""
     if not wheel.name.startswith("torch-") or not wheel.is_file():
         raise ClusterError(f"{wheel} is no wheel of torch")
-    with alone("images"), no_strays():
-        try:
-            volumes = (f"{wheel.resolve().parent}:{wheels.MOUNT}:ro",)
-            arguments = {"BASE": TRAINER, "WHEEL": wheel.name}
-            _build(OTHER_TORCH, IMAGES / "other-torch.Dockerfile", IMAGES, arguments, volumes=volumes)
-            _copy_to_layout(OTHER_TORCH)
-        finally:
-            works("umount", _STORE / "root" / "overlay")
+    with _building():
+        volumes = (f"{wheel.resolve().parent}:{wheels.MOUNT}:ro",)
+        arguments = {"BASE": TRAINER, "WHEEL": wheel.name}
+        _build(OTHER_TORCH, IMAGES / "other-torch.Dockerfile", IMAGES, arguments, volumes=volumes)
+        _copy_to_layout(OTHER_TORCH)
 
 
 def _copy_to_layout(name: str) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from trainmaster.host import processes as host_processes
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _NICENESS = os.getpriority(os.PRIO_PROCESS, 0)  # Of the person's command, which `relax` gives back to a child.
-_NICENESS_OF_AGENTS = -10
 
 
 class Process(NamedTuple):
@@ -42,15 +42,13 @@ def adopt_orphans() -> None:
 
 
 def hurry() -> None:
-    """Run before the ranks as their agents do, where that is allowed: they wait for what this process decides."""
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS_OF_AGENTS)
+    """Run with a higher priority than the ranks, as their agents do: ranks wait for what this process decides."""
+    host_processes.hurry()
 
 
 def relax() -> None:
-    """Take back what `hurry` did, in a child that is about to be executed."""
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+    """Undo `hurry`, in a child that is about to be executed."""
+    host_processes.relax(_NICENESS)
 
 
 def table() -> Table:

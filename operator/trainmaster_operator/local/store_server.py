@@ -29,7 +29,7 @@ VERBS = ("list", "get", "create", "update", "update_status", "patch", "apply", "
 BODY_LIMIT = 16 * 1024 * 1024
 KEEP_ALIVE_S = 3600.0
 BOOKMARK_EVERY_S = 60.0
-"""As of a real API server: a watch that is silent for minutes counts as dead in health checks and alerts."""
+"""As on a real API server: a watch that is silent for minutes counts as dead in health checks and alerts."""
 BACKLOG = 1024  # Number of connections that may wait to be accepted; beyond it a client is refused at once.
 
 _MALFORMED = (TypeError, ValueError, KeyError, AttributeError)
@@ -143,7 +143,7 @@ class StoreServer:
             self._watches.discard(task)
 
     async def _next(self, cursor: Cursor) -> list[WatchEvent]:
-        """What is new to a watch, or a bookmark if nothing is for a while. Raises Gone."""
+        """Return the new events of a watch, or a bookmark if there are none for a while. Raise Gone."""
         try:
             async with asyncio.timeout(self.bookmark_every_s):
                 await cursor.ready.wait()

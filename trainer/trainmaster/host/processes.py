@@ -32,10 +32,10 @@ def hurry() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, -10)
 
 
-def relax() -> None:
-    """Undo `hurry`, in a child."""
+def relax(niceness: int = 0) -> None:
+    """Undo `hurry`, in a child: give it the niceness that its parent had before."""
     with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
 
 
 def kill_group(pid: int, signum: int = signal.SIGKILL) -> None:
