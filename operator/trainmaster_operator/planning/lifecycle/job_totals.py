@@ -100,7 +100,7 @@ def count(old: JobState, new: JobState) -> JobState:
         return new
     known = {_identity(recovery): recovery for recovery in old.recoveries}
     if new.lastFailure is old.lastFailure and all(known.get(_identity(r)) is r for r in new.recoveries):
-        return _retold(old, new)
+        return _update_reported_losses(old, new)
     totals = (new.totals or Totals()).model_copy(deep=True)
     begun = [recovery for recovery in new.recoveries if _identity(recovery) not in known]
     for recovery in begun:
@@ -112,24 +112,24 @@ def count(old: JobState, new: JobState) -> JobState:
     for recovery in new.recoveries:
         _follow(totals, known.get(_identity(recovery)), recovery, _is_settled(recovery, new))
     if new.recoveries or old.recoveries:
-        totals.told = _told(new.model_copy(update={"totals": totals}))
+        totals.told = _reported_losses(new.model_copy(update={"totals": totals}))
     if totals == (new.totals or Totals()):
         return new
     return new.model_copy(update={"totals": totals})
 
 
-def _retold(old: JobState, new: JobState) -> JobState:
+def _update_reported_losses(old: JobState, new: JobState) -> JobState:
     """Return `new` with what metrics will report for it, where no failure and no recovery is new. Return the same
     object if metrics will report what they did."""
     if not (new.recoveries or old.recoveries):
         return new
-    totals, told = new.totals or Totals(), _told(new)
+    totals, told = new.totals or Totals(), _reported_losses(new)
     if told == totals.told:
         return new
     return new.model_copy(update={"totals": totals.model_copy(update={"told": told})})
 
 
-def _told(status: JobState) -> dict[str, float]:
+def _reported_losses(status: JobState) -> dict[str, float]:
     """Return what metrics will report for a status. The next pass finds the same if it changes nothing else."""
     return {name: seconds for name, seconds in losses(status).items() if seconds}
 
