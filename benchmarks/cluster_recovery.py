@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import recovery_stamps
 from benchmarks.clocks import clock_cases, closed_clocks
 from benchmarks.record import Case, write
 from benchmarks.recovery import SCRIPT, recovery_times, table
@@ -91,12 +92,12 @@ def first_after(folder: Path, ranks: int, since_ns: int, limit_s: float = 30.0) 
     """When the last rank completed its first step of a round that began after `since_ns`."""
     deadline = time.monotonic() + limit_s
     while True:
-        firsts = []
-        for rank in range(ranks):
-            lines = [line.split() for line in (folder / f"stamps-{rank}").read_text().splitlines()]
-            firsts += [int(at) for at, _, event, _ in lines if event == "first" and int(at) > since_ns][:1]
+        firsts: dict[int, int] = {}  # of each rank
+        for stamp in recovery_stamps.read(folder, ranks):
+            if stamp.event == "first" and stamp.at_ns > since_ns:
+                firsts.setdefault(stamp.rank, stamp.at_ns)
         if len(firsts) == ranks:
-            return max(firsts)
+            return max(firsts.values())
         if time.monotonic() > deadline:
             raise SystemExit(f"only {len(firsts)} of {ranks} ranks stepped again")
         time.sleep(0.1)  # the job's status may tell of the step before a rank has written it down

@@ -1,4 +1,4 @@
-"""Recovery of a killed rank under JobSet, on the cluster that cluster_recovery.py measures ours on.
+"""Recovery of a killed rank under Trainmaster and then under JobSet, on the same cluster.
 
     python -m benchmarks.jobset --manifests jobset-manifests.yaml [--ranks 4] [--kills 5] [--no-write]
 
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster_recovery import NOT_THE_FIRST_NODE
+from benchmarks.cluster_recovery import NOT_THE_FIRST_NODE, killed_ranks
 from benchmarks.record import Case, write
 from benchmarks.recovery import SCRIPT, recovery_times, table
 from e2e.cluster import places
@@ -74,7 +74,7 @@ def manifest(namespace: str, folder: Path, ranks: int, kills: int) -> Object:
     }
 
 
-def measured(world: World, ranks: int, kills: int) -> list[float]:
+def under_jobset(world: World, ranks: int, kills: int) -> list[float]:
     """Seconds from each death to the next step of all ranks."""
     shutil.copy(SCRIPT, world.folder / "script.py")
     world.kube.apply(manifest(world.namespace, world.folder, ranks, kills))
@@ -114,17 +114,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kube.kubectl("apply", "--server-side", "-f", str(given.manifests))
     kube.kubectl("wait", "--for=condition=Available", "deployment", "--all", "-n", SPACE, "--timeout=300s")
     installation = Installation(kube, places.BIN / "helm")
-    installation.install()  # as beside our own recoveries; a World counts the jobs of its namespace when it closes
-    world = World(kube, installation, "bench-jobset")
-    world.open()
-    try:
-        case = Case(f"{given.ranks} pods, a rank killed", "JobSet", "s", measured(world, given.ranks, given.kills))
-    finally:
-        world.close()
-    print(table([case]))
+    installation.install()
+    cases = []
+    for system in ("trainmaster", "JobSet"):
+        world = World(kube, installation, f"bench-{system.lower()}")
+        world.open()
+        try:
+            if system == "JobSet":
+                samples = under_jobset(world, given.ranks, given.kills)
+            else:
+                samples, _ = killed_ranks(world, given.ranks, given.kills)
+        finally:
+            world.close()
+        cases.append(Case(f"{given.ranks} pods, a rank killed", system, "s", samples))
+    print(table(cases))
     if not given.no_write:
-        print(f"written to {write('jobset', [case], image=image_of(kube))}")
-    return 0 if len(case.samples) == given.kills else 1
+        print(f"written to {write('jobset', cases, image=image_of(kube))}")
+    return 0 if all(len(case.samples) == given.kills for case in cases) else 1
 
 
 if __name__ == "__main__":

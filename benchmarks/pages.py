@@ -179,6 +179,42 @@ def interruptions() -> Iterator[str]:
     yield f"short, {statistics.median(cut):.3f} s. {' '.join(dict.fromkeys(machines))}"
 
 
+def beside_jobset() -> Iterator[str]:
+    """How long a killed rank costs on a cluster, and under JobSet there."""
+    facts, cases = load("jobset")
+    yield "## From a rank's death to the next step, on a cluster"
+    yield ""
+    yield "The same script, image and cluster, whose nodes share one machine: from the death of a rank's process to the"
+    yield "first step that all ranks have completed after it (`python -m benchmarks.jobset`)."
+    yield "Trainmaster starts processes again in their pods, JobSet starts all pods again. Medians, with the range in"
+    yield f"brackets and the number of recoveries. JobSet {facts['image'].rpartition(':v')[2]}. {machine(facts)}"
+    yield ""
+    ours, other = cases
+    ratio = f"{other.median / ours.median:.0f}"
+    yield from table(
+        ["", "Trainmaster", "JobSet", "ratio of the medians"], [[ours.case, _range(ours), _range(other), ratio]]
+    )
+
+
+def lost_node() -> Iterator[str]:
+    """How long a job stands still when one of its nodes is lost and it has no spare pod."""
+    facts, cases = load("cluster-lost-node")
+    yield "## A lost node, without a spare"
+    yield ""
+    yield "A script of two pods on a cluster whose three nodes share one machine: from the pulled plug to the next step"
+    yield "that both ranks have completed (`python -m benchmarks.cluster_lost_node`). This cluster says that a node is"
+    yield "lost after 10 s of silence; by default Kubernetes waits for 50 s. The lost pod's object is removed once its"
+    yield "ranks are sure to be dead. In the first step both cores import torch, for the new rank and for the process"
+    yield "that the next restart forks ranks from. Medians, with the range in brackets and the number of samples."
+    yield machine(facts)
+    yield ""
+    phases = [case for case in cases if ", phase " in case.case]
+    whole = [case for case in cases if case not in phases]
+    names = {case.case: case.case.rpartition(", ")[2].removeprefix("phase ") for case in cases}
+    names |= {whole[0].case: "from the plug to the next step", whole[1].case: "of that, once the cluster knows"}
+    yield from table(["", "time"], [[names[case.case], _range(case)] for case in [*phases, *whole]])
+
+
 def tiers() -> Iterator[str]:
     """Where a lost shard comes from."""
     facts, cases = load("tiers")
@@ -228,6 +264,10 @@ def _spread(case: Case) -> str:
     return f"{case.median:.2f} s ({max(case.samples):.2f})"
 
 
+def _range(case: Case) -> str:
+    return f"{case.median:.2f} s ({min(case.samples):.2f} to {max(case.samples):.2f}), {len(case.samples)}"
+
+
 def torn_reads() -> Iterator[str]:
     """What readers of a rank's record get, and what that costs."""
     facts, cases = load("torn-reads")
@@ -273,7 +313,9 @@ def scrape() -> Iterator[str]:
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "trainer": trainer,
     "recovery": recovery_page.section,
+    "beside_jobset": beside_jobset,
     "interruptions": interruptions,
+    "lost_node": lost_node,
     "tiers": tiers,
     "memory": memory,
     "link": link,

@@ -184,7 +184,7 @@ class ToyWorld(World):
 
 def test_recoveries_on_a_cluster_are_read_from_the_ranks_stamps(tmp_path: Path) -> None:
     world = ToyWorld(tmp_path)
-    (world.folder / "stamps-0").write_text("1000000000 0 first 1\n3000000000 1 first 9\n")
+    (world.folder / "stamps-0").write_text("1000000000 0 first 1 0\n3000000000 1 first 9 70\n")
     (world.folder / "stamps-1").write_text("1000000000 0 first 1\n2000000000 0 death 9\n3500000000 1 first 9\n")
     times, clocks = cluster_recovery.killed_ranks(world, 2, 1)
     assert times == [1.5]
@@ -286,7 +286,7 @@ def test_under_jobset_ranks_find_rank_0_and_know_their_attempt(tmp_path: Path) -
     world = ToyWorld(tmp_path)
     (world.folder / "stamps-0").write_text("3000000000 1 first 9 0\n")
     (world.folder / "stamps-1").write_text("2000000000 0 death 9 0\n3500000000 1 first 9 0\n")
-    assert jobset.measured(world, 2, 1) == [1.5]
+    assert jobset.under_jobset(world, 2, 1) == [1.5]
     (made,) = world.stand_in.created
     job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
     container = job["template"]["spec"]["containers"][0]
