@@ -9,18 +9,16 @@ docs/measured.md is made as a whole. Of other pages only what stands between `<!
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import goodput_page, recovery_page, script_recovery
 from benchmarks.markdown import fill, machine, table
 from benchmarks.outages import A_STEP
 from benchmarks.public_scripts import page as public_scripts
-from benchmarks.record import RESULTS, Case
+from benchmarks.record import Case, load
 from benchmarks.trainer import CANNOT, OURS, ratios_of
 from benchmarks.turns import lower_bound
 
@@ -37,12 +35,6 @@ passes keep for backward passes, and the worst moment of a step, when parameters
 With offload the first three columns are on the host, and not in the last one, but for gradients on their way there.
 `trainmaster plan` estimates the same for any model.
 """
-
-
-def load(name: str) -> tuple[dict[str, Any], list[Case]]:
-    """(facts of the machine, cases) of `benchmarks/results/<name>.json`."""
-    body = json.loads((RESULTS / f"{name}.json").read_text())
-    return body["machine"], [Case(**case) for case in body["cases"]]
 
 
 def link() -> Iterator[str]:

@@ -57,6 +57,12 @@ def machine() -> dict[str, str | int]:
     }
 
 
+def load(name: str) -> tuple[dict[str, Any], list[Case]]:
+    """Return the facts of the machine and the cases of `benchmarks/results/<name>.json`."""
+    body = json.loads((RESULTS / f"{name}.json").read_text())
+    return body["machine"], [Case(**case) for case in body["cases"]]
+
+
 def write(name: str, cases: list[Case], **facts: str | int) -> Path:
     """Write `benchmarks/results/<name>.json`, with these facts beside the machine's, and return its path."""
     RESULTS.mkdir(exist_ok=True)

@@ -69,6 +69,19 @@ def readme() -> Iterator[str]:
     yield from wrapped(
         " ".join(sentence for sentence in (explained(rows), documented(rows), machines(rows)) if sentence)
     )
+    yield ""
+    yield from wrapped(beside_jobset())
+
+
+def beside_jobset() -> str:
+    """Return a sentence about a killed rank on a cluster, under Trainmaster and under JobSet."""
+    facts, (ours, other) = record.load("jobset")
+    took = [f"{case.median:.2f} s ({min(case.samples):.2f} to {max(case.samples):.2f})" for case in (ours, other)]
+    return (
+        f"On a cluster ({ours.case}; all nodes on one machine of {facts['cores']} cores) the next step came after "
+        f"{took[0]}, and under JobSet {facts['image'].rpartition(':v')[2]} after {took[1]} "
+        "(`python -m benchmarks.jobset`)."
+    )
 
 
 def compared(rows: list[Row]) -> Iterator[str]:
