@@ -21,7 +21,7 @@ from trainmaster_operator.planning.facts.observation import Decision, JobSpec, O
 from trainmaster_operator.planning.facts.view import WORKER, View
 from trainmaster_operator.planning.failure import failure_budget, recovery_ladder
 from trainmaster_operator.planning.lifecycle import job_progress
-from trainmaster_operator.planning.placement import gang, gates, nodes, pod_slots
+from trainmaster_operator.planning.placement import avoided_nodes, gang_release, pod_slots, scheduling_gates
 from trainmaster_operator.planning.rounds import open_round
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
@@ -405,8 +405,12 @@ BUGS = (
     Bug("report a step that is not known", _patched(job_progress, "_resumed", _tell_any_step)),
     Bug("resume from an incomplete checkpoint", _patched(Storage, "newest", _resume_from_the_newest)),
     Bug("resume from a checkpoint off the chain", _patched(Storage, "newest", _leave_the_chain)),
-    Bug("keep away from nodes for ever", _patched(nodes, "relax_avoidance", _keep_away_for_ever), growing=True),
-    Bug("give places back by the clock alone", _patched(gang, "_fresh_for_s", _forget_what_appears), growing=True),
-    Bug("believe an autoscaler for ever", _patched(gang, "SIGNS_COUNT_FOR", _believe_any_sign), growing=True),
-    Bug("count the time of gates", _patched(gates, "hold", _count_gated_time), growing=True),
+    Bug("keep away from nodes for ever", _patched(avoided_nodes, "relax_avoidance", _keep_away_for_ever), growing=True),
+    Bug(
+        "give places back by the clock alone",
+        _patched(gang_release, "_fresh_for_s", _forget_what_appears),
+        growing=True,
+    ),
+    Bug("believe an autoscaler for ever", _patched(gang_release, "SIGNS_COUNT_FOR", _believe_any_sign), growing=True),
+    Bug("count the time of gates", _patched(scheduling_gates, "hold", _count_gated_time), growing=True),
 )

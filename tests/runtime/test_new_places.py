@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.fake_nodes import FakeNodes
 from trainmaster_operator.cluster.port import Forbidden, Object, Unavailable
 from trainmaster_operator.planning.facts.observation import NewPlaces, PodRecord
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.runtime import new_places
 from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.new_places import NewPlacesSeen

@@ -2,7 +2,7 @@
 
 A pod is kept away from nodes by its affinity on a cluster where the operator may not taint nodes. Karpenter ignores a
 pod that names nodes in its affinity, so such a pod is replaced as soon as it finds no place
-(`planning.placement.nodes.relax_avoidance`).
+(`planning.placement.avoided_nodes.relax_avoidance`).
 """
 
 from __future__ import annotations

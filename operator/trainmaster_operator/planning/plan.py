@@ -16,17 +16,25 @@ from trainmaster_operator.planning.facts.view import View, look
 from trainmaster_operator.planning.failure import first_cause, hold, recovery_ladder
 from trainmaster_operator.planning.job_conditions import conditions
 from trainmaster_operator.planning.lifecycle import (
-    elastic,
+    checkpoint_conditions,
+    elastic_resize,
     finish,
     job_progress,
     job_totals,
     operator_absence,
     revision,
-    saving,
     suspend,
 )
-from trainmaster_operator.planning.liveness import agents, hang, straggler
-from trainmaster_operator.planning.placement import gang, gates, node_rejection, nodes, pending, pod_slots, spares
+from trainmaster_operator.planning.liveness import hang, silent_agents, straggler
+from trainmaster_operator.planning.placement import (
+    avoided_nodes,
+    gang_release,
+    node_rejection,
+    pending_pods,
+    pod_slots,
+    scheduling_gates,
+    spare_pods,
+)
 from trainmaster_operator.planning.rounds import coordinated_stop, leaderless_restart, open_round
 
 SHORTEST_WAIT_S = 0.001
@@ -75,19 +83,19 @@ def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
         delete=pod_slots.stale(view),
         requeue_after_s=_soonest(
             finish.overdue_s(view),
-            pending.overdue_s(view),
-            gang.release_due_s(view),
+            pending_pods.overdue_s(view),
+            gang_release.release_due_s(view),
             node_rejection.due_s(view),
             pod_slots.missing_due_s(view),
             pod_slots.stale_due_s(view),
             first_cause.cascade_due_s(view),
-            agents.lost_due_s(view),
+            silent_agents.lost_due_s(view),
             hang.hang_due_s(view),
             straggler.due_s(view),
             open_round.due_s(view),
-            elastic.due_s(view),
-            spares.replace_due_s(view),
-            nodes.due_s(view),
+            elastic_resize.due_s(view),
+            spare_pods.replace_due_s(view),
+            avoided_nodes.due_s(view),
             leaderless_restart.due_s(view),
         ),
     )
@@ -104,14 +112,14 @@ def _decide(view: View) -> Change | None:
         or finish.fail_after_deadline(view)
         or suspend.suspend_when_saved(view)
         or pod_slots.apply_edits(view)
-        or elastic.resize_round(view)
-        or pending.fail_if_never_startable(view)
-        or pending.fail_after_pending_deadline(view)
+        or elastic_resize.resize_round(view)
+        or pending_pods.fail_if_never_startable(view)
+        or pending_pods.fail_after_pending_deadline(view)
     )
     if change is not None:
         return change
     change = leaderless_restart.adopt_granted_rounds(view)
-    if change is not None or elastic.has_unheard_pods(view):
+    if change is not None or elastic_resize.has_unheard_pods(view):
         return change
     fault = None if leaderless_restart.is_unsettled(view) else first_cause.find_first_cause(view)
     if fault is not None:
@@ -124,27 +132,29 @@ def _decide(view: View) -> Change | None:
         or coordinated_stop.advance(view)
         or open_round.open_round(view)
         or job_progress.record_first_step(view)
-        or saving.report_save_problem(view)
+        or checkpoint_conditions.report_save_problem(view)
         or node_rejection.replace_rejected_pods(view)
-        or pending.report_obstacle(view)
-        or gang.release(view)
-        or elastic.resize_slots(view)
-        or spares.replace(view)
-        or nodes.relax_avoidance(view)
+        or pending_pods.report_obstacle(view)
+        or gang_release.release(view)
+        or elastic_resize.resize_slots(view)
+        or spare_pods.replace(view)
+        or avoided_nodes.relax_avoidance(view)
         or revision.report_edits(view)
     )
 
 
 def _apply_updates(view: View, status: JobState) -> JobState:
     """Return `status` with progress, sizes and conditions as they are now. The intent is not changed."""
-    status = operator_absence.update(view, gates.update(view, pending.update(view, job_progress.update(view, status))))
-    return revision.update(view, saving.update(view, elastic.update(view, status)))
+    status = operator_absence.update(
+        view, scheduling_gates.update(view, pending_pods.update(view, job_progress.update(view, status)))
+    )
+    return revision.update(view, checkpoint_conditions.update(view, elastic_resize.update(view, status)))
 
 
 def _write_intent(spec: JobSpec, before: JobState, change: Change, observed: Observation, now: float) -> Decision:
     status = change.status
     if status.incarnations != before.incarnations and status.avoidNodes == before.avoidNodes:
-        status = status.model_copy(update={"avoidNodes": nodes.avoid(spec, status, observed, now)})
+        status = status.model_copy(update={"avoidNodes": avoided_nodes.avoid(spec, status, observed, now)})
     if status.avoidedInVain and status.roundStore:
         status = status.model_copy(update={"avoidedInVain": False})
     if status.round != before.round and status.roundMinor == before.roundMinor:

@@ -3,8 +3,8 @@
 The cluster autoscaler writes the Event TriggeredScaleUp about a pod for which it adds a node; Karpenter writes the
 Event Nominated. An operator may read Events wherever jobs run. To see new nodes it needs a right that the chart grants
 with `nodes.list`; without it, that sign is missing. Both are read only where they matter: while some pods of a job hold
-places and others find none, because the job may then give them back (`planning.placement.gang`); and while pods wait
-although there are nodes that the operator has tainted.
+places and others find none, because the job may then give them back (`planning.placement.gang_release`); and while
+pods wait although there are nodes that the operator has tainted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import ApiError, Cluster, Forbidden, Object
 from trainmaster_operator.planning.facts.observation import NewPlaces, PodRecord
-from trainmaster_operator.planning.facts.times import seconds_of
+from trainmaster_operator.planning.facts.timestamps import seconds_of
 from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import Clock
 

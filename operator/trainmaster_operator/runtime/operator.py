@@ -26,7 +26,7 @@ from trainmaster_operator.control.authentication import Admission, Claim, Creden
 from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Key, Refused
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.planning.facts.observation import EventType
-from trainmaster_operator.planning.lifecycle import saving
+from trainmaster_operator.planning.lifecycle import checkpoint_conditions
 from trainmaster_operator.runtime.api_failures import (
     STATUS_WRITE,
     ApiFailures,
@@ -434,7 +434,7 @@ class Operator:
 
     def _relay(self, key: Key, reason: str, message: str) -> None:
         record = self.jobs.get(JobKey(*key))
-        if reason == saving.FAILED:
+        if reason == checkpoint_conditions.FAILED:
             self.metrics.checkpoint_failures.inc()
         if record is not None:
             self.events.relay(record, reason, message)

@@ -37,7 +37,7 @@ from trainmaster_operator.planning.facts.observation import (
     Observation,
 )
 from trainmaster_operator.planning.facts.view import WORKER
-from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION
+from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEEDS_MIGRATION
 from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting

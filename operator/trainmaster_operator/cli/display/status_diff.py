@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState, Recovery, Rung
 
@@ -182,7 +182,7 @@ def _phase(status: JobState, scripted: bool) -> News | None:
 
 def _began(status: JobState) -> str:
     """Return where training goes on, as far as it is known."""
-    if step_count.is_known(status):
+    if script_step_count.is_known(status):
         return f"from step {status.progress.step}"
     return "steps are counted again from the restart; the step where it began is not known"
 
@@ -190,7 +190,7 @@ def _began(status: JobState) -> str:
 def reached(status: JobState) -> str:
     """Return the step of a job in words. A job of the built-in trainer has steps before its first one is known, and
     the step of a script may be unknown after a restart."""
-    if not step_count.is_known(status):
+    if not script_step_count.is_known(status):
         steps = counted(status.progress.step, "step")
         return f"{steps} since the last restart; the step where that restart began is not known"
     known = has_steps(status) or status.progress.totalSteps

@@ -16,16 +16,16 @@ from trainmaster_operator.api.recovery_rules import RuleAction
 from trainmaster_operator.planning.facts.change import RECOVERIES, Change, changed, warning
 from trainmaster_operator.planning.facts.fault import NOT_THE_JOBS, Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery, Restarts, Rung, Spent
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.failure import (
     failure_budget,
     hold,
-    repetition,
-    retry,
+    repeated_failure,
     rule_matching,
+    smaller_batch_or_skipped_samples,
 )
-from trainmaster_operator.planning.lifecycle import elastic, suspend
+from trainmaster_operator.planning.lifecycle import elastic_resize, suspend
 from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import open_round
 
@@ -63,7 +63,7 @@ def _by_rule(view: View, fault: Fault, action: RuleAction) -> Change | None:
     if action is RuleAction.HOLD:
         return hold.held(view, fault)
     if action is RuleAction.SHRINK:
-        return elastic.shrink(view, fault)
+        return elastic_resize.shrink(view, fault)
     if action is RuleAction.RESTART_WITHOUT_COUNTING:
         return _free_restart(view, fault)
     if action is RuleAction.SKIP_DATA:
@@ -75,19 +75,19 @@ def _by_cause(view: View, fault: Fault) -> Change:
     if fault.fatal:
         advice = fault.hopeless or _ADVICE.get(fault.cause, "a restart would not help")
         return fail(view, fault, f"{advice}: {fault.message}")
-    if repetition.is_repeated(view, fault):
-        return fail(view, fault, f"{repetition.TWICE}: {fault.message}")
+    if repeated_failure.is_repeated(view, fault):
+        return fail(view, fault, f"{repeated_failure.TWICE}: {fault.message}")
     if _is_free(fault, view.status.spent, view.highest_step()):
         return _free_restart(view, fault)
     if fault.cause is Cause.FENCED:
         return fail(view, fault, f"{_ADVICE[Cause.FENCED]}: {fault.message}")
-    divisor = retry.halved(view, fault)
+    divisor = smaller_batch_or_skipped_samples.halved(view, fault)
     if divisor is not None:
         return _free_restart(view, fault, f"with micro-batches of 1/{divisor} of their size", microDivisor=divisor)
-    tried = repetition.restarts_in_vain(view, fault)
-    if repetition.is_certain(tried):
+    tried = repeated_failure.restarts_in_vain(view, fault)
+    if repeated_failure.is_certain(tried):
         # With fewer pods the data is shared differently, so shrinking may still help where the job allows it.
-        return elastic.shrink(view, fault) or fail(view, fault, repetition.explain_end(view, tried, fault))
+        return elastic_resize.shrink(view, fault) or fail(view, fault, repeated_failure.explain_end(view, tried, fault))
     if not tried:
         return _climb(view, fault, fault.floor)
     how = "because the restart before ended in the same failure after the same step"
@@ -101,14 +101,14 @@ def _climb(view: View, fault: Fault, floor: Rung, how: str = "") -> Change:
     rung = failure_budget.affordable(limits, spent, fault.cause.value, floor, step, view.now)
     if rung is not Rung.FREE:
         return _restart(view, fault, rung, rung, how)
-    shrunk = elastic.shrink(view, fault)
+    shrunk = elastic_resize.shrink(view, fault)
     if shrunk is not None:
         return shrunk
     r = view.status.restarts
     tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
     again = (
         f"; the previous failure was the same, after the same step {fault.step}"
-        if repetition.is_last_again(view, fault)
+        if repeated_failure.is_last_again(view, fault)
         else ""
     )
     return fail(view, fault, f"the recovery budget is exhausted after {tried}{again}: {fault.message}")
@@ -117,7 +117,7 @@ def _climb(view: View, fault: Fault, floor: Rung, how: str = "") -> Change:
 def _skip(view: View, fault: Fault) -> Change | None:
     """Restart from the last checkpoint without the samples of the step that diverged, as often as the budget of rung
     inPlace allows."""
-    ranges = retry.skipped(view, fault)
+    ranges = smaller_batch_or_skipped_samples.skipped(view, fault)
     if ranges is None:
         return None
     limits, step = view.spec.recovery.budget, view.highest_step()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodToDelete
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import ENDED, View
 from trainmaster_operator.planning.lifecycle.suspend import given_up
-from trainmaster_operator.planning.placement import gates
+from trainmaster_operator.planning.placement import scheduling_gates
 
 FINISH_GRACE_S = 10.0
 """Seconds that agents have to end by themselves, so that their pods count as succeeded and keep their logs."""
@@ -66,9 +66,9 @@ def overdue_s(view: View) -> float | None:
     """Return the seconds until activeDeadlineSeconds is over; None if there is no deadline or a gate holds back
     pods."""
     limit = view.spec.activeDeadlineSeconds
-    if limit is None or gates.hold(view):
+    if limit is None or scheduling_gates.hold(view):
         return None
-    return limit + gates.held_s(view.status, view.now) - since(view.status.startTime, view.now)
+    return limit + scheduling_gates.held_s(view.status, view.now) - since(view.status.startTime, view.now)
 
 
 def is_expired(view: View) -> bool:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts.change import Change, changed, condition, warning
 from trainmaster_operator.planning.facts.job_state import ReleasedStatus
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.placement import pod_slots
-from trainmaster_operator.planning.placement.gang import SCHEDULED
-from trainmaster_operator.planning.placement.pending import MESSAGE, first_of
+from trainmaster_operator.planning.placement.gang_release import SCHEDULED
+from trainmaster_operator.planning.placement.pending_pods import MESSAGE, first_of
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0

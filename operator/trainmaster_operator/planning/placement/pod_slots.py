@@ -7,11 +7,11 @@ from trainmaster_operator.api.meta import pack_counts
 from trainmaster_operator.planning.facts.change import Change, changed, counted, normal
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, WorkersStatus
 from trainmaster_operator.planning.facts.observation import JobSpec, Observation, PodRecord, PodToCreate, PodToDelete
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import ENDED, WORKER, View
 from trainmaster_operator.planning.lifecycle import revision
-from trainmaster_operator.planning.placement import gang
-from trainmaster_operator.planning.rounds import sizes
+from trainmaster_operator.planning.placement import gang_release
+from trainmaster_operator.planning.rounds import allowed_sizes
 
 UNHEARD_S = 15.0
 """Seconds within which a live kubelet notices a pod. Usually it takes a second or less, and longer when the kubelet
@@ -42,7 +42,7 @@ def initialise(spec: JobSpec, status: JobState, observed: Observation, now: floa
             "status.internal.incarnations is missing although the job was started, so its pods are not known; "
             "restore the status, or delete the job and submit it again"
         )
-    size, spares = sizes.wished(spec), spec.workers.spares
+    size, spares = allowed_sizes.wished(spec), spec.workers.spares
     ranks = spec.workers.ranksPerPod
     words = f"{counted(size, 'pod')} with {counted(ranks, 'rank')}{' each' if size > 1 else ''}"
     words += f", and {counted(spares, 'spare')}" if spares else ""
@@ -172,14 +172,14 @@ def missing(view: View) -> tuple[PodToCreate, ...]:
     done its work or is a failure that ends the round first. A second pod of one incarnation must not join the ranks of
     the first.
     """
-    if gang.retry_in_s(view) > 0 or _refused_for_s(view) > 0 or view.observed.revision_lost:
+    if gang_release.retry_in_s(view) > 0 or _refused_for_s(view) > 0 or view.observed.revision_lost:
         return ()
     return _absent(view)
 
 
 def missing_due_s(view: View) -> float | None:
     """Return the seconds until pods that cannot be created now are tried again; None if there are none."""
-    waits = [wait for wait in (gang.retry_in_s(view), _refused_for_s(view)) if wait > 0]
+    waits = [wait for wait in (gang_release.retry_in_s(view), _refused_for_s(view)) if wait > 0]
     return max(waits) if waits and _absent(view) else None
 
 

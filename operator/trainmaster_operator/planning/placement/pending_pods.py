@@ -9,12 +9,12 @@ from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts.change import Change, changed, condition, known_condition, normal, warning
 from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodRecord
-from trainmaster_operator.planning.facts.times import since
+from trainmaster_operator.planning.facts.timestamps import since
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.job_conditions import not_known_to_be_scheduled
 from trainmaster_operator.planning.lifecycle import finish
-from trainmaster_operator.planning.placement import gates
-from trainmaster_operator.planning.placement.gang import SCHEDULED
+from trainmaster_operator.planning.placement import scheduling_gates
+from trainmaster_operator.planning.placement.gang_release import SCHEDULED
 
 MESSAGE = 900  # Maximum number of characters in a condition's message.
 _NOT_CREATED = "can't be created"
@@ -78,7 +78,7 @@ def report_obstacle(view: View) -> Change | None:
     known = known_condition(view.status, SCHEDULED)
     if known is not None and (known.status, known.reason) == ("False", found.reason):
         return None
-    event = normal if found.reason == gates.GATED else warning
+    event = normal if found.reason == scheduling_gates.GATED else warning
     return changed(view.status, event(found.reason, found.message))
 
 
@@ -146,10 +146,10 @@ def overdue_s(view: View) -> float | None:
     limit = view.spec.pendingDeadlineSeconds
     if limit is None or view.round_is_open or all(_runs(view.pods[slot]) for slot in view.members):
         return None
-    if gates.hold(view):
+    if scheduling_gates.hold(view):
         return None
     waited = since(view.status.roundOpenedAt or view.status.startTime, view.now)
-    return limit - min(waited, gates.since_lifted_s(view.status, view.now))
+    return limit - min(waited, scheduling_gates.since_lifted_s(view.status, view.now))
 
 
 def _starting(view: View) -> str:

@@ -20,10 +20,10 @@ from trainmaster_operator.planning.facts.change import (
 )
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Recovery, Rung
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.placement import pod_slots
-from trainmaster_operator.planning.rounds import open_round, sizes
+from trainmaster_operator.planning.rounds import allowed_sizes, open_round
 
 HEARD_AFTER_S = 3.0
 """Seconds after which a new leader assumes that the agents of all pods have found it."""
@@ -37,13 +37,13 @@ def next_size(view: View) -> int | None:
     trains = status.phase is JobPhase.RUNNING or (status.phase is JobPhase.RESIZING and status.stopAt is not None)
     if not view.round_is_open or not trains:
         return None
-    size, wish = len(view.members), sizes.wanted(view)
+    size, wish = len(view.members), allowed_sizes.wanted(view)
     if wish < size:
         return wish
-    if wish == size or sizes.cools_down(view):
+    if wish == size or allowed_sizes.cools_down(view):
         return None
     there = size + sum(1 for slot in view.parked if _starts_at_once(view, slot))
-    fits = sizes.largest((n for n in sizes.legal(view.spec) if n <= wish), there)
+    fits = allowed_sizes.largest((n for n in allowed_sizes.legal(view.spec) if n <= wish), there)
     if fits is None or fits <= size:
         return None
     # Missing pods are worth a wait, so that one resize is enough.
@@ -60,12 +60,12 @@ def _starts_at_once(view: View, slot: int) -> bool:
 
 def due_s(view: View) -> float | None:
     """Return the seconds until pods may be used that could not be used so far; None if there are none."""
-    if not view.round_is_open or sizes.wanted(view) <= len(view.members):
+    if not view.round_is_open or allowed_sizes.wanted(view) <= len(view.members):
         return None
     if has_unheard_pods(view):
         return HEARD_AFTER_S - view.observed.leading_s
     wait = view.spec.recovery.elastic.waitSeconds - since(view.status.workers.resizedAt, view.now)
-    return next((left for left in (sizes.cooldown_s(view), wait) if left > 0), None)
+    return next((left for left in (allowed_sizes.cooldown_s(view), wait) if left > 0), None)
 
 
 def resize_round(view: View) -> Change | None:
@@ -90,7 +90,7 @@ def resize_round(view: View) -> Change | None:
     return changed(
         status,
         normal("Resizing", f"every rank stopped{after} (round {number})"),
-        *(sizes.report_resize(view, len(order)) if order is not None else ()),
+        *(allowed_sizes.report_resize(view, len(order)) if order is not None else ()),
         round=number,
         restarts=status.restarts.model_copy(update={"free": status.restarts.free + 1}),
         recoveries=[*status.recoveries, recovery][-RECOVERIES:],
@@ -108,7 +108,7 @@ def has_unheard_pods(view: View) -> bool:
     The ranks were stopped for these pods, perhaps by the previous leader. A round without them would be followed by
     another one.
     """
-    grows = sizes.wanted(view) > len(view.members)
+    grows = allowed_sizes.wanted(view) > len(view.members)
     if not grows or not _stopped(view) or view.observed.leading_s >= HEARD_AFTER_S:
         return False
     both = zip(view.pods, view.agents, strict=True)
@@ -123,7 +123,7 @@ def shrink(view: View, fault: Fault) -> Change | None:
     if status.round == 0:
         return None
     there = sum(1 for slot in range(view.slots) if slot not in fault.slots and open_round.ready(view, slot))
-    size = sizes.largest(sizes.below(view, len(view.members)), there)
+    size = allowed_sizes.largest(allowed_sizes.below(view, len(view.members)), there)
     if size is None:
         return None
     number = status.round + 1
@@ -154,11 +154,11 @@ def shrink(view: View, fault: Fault) -> Change | None:
 
 def resize_slots(view: View) -> Change | None:
     """Set the number of slots to what the job's size needs: more before it grows, fewer after it has shrunk."""
-    status, size, wish = view.status, len(view.members), sizes.wanted(view)
+    status, size, wish = view.status, len(view.members), allowed_sizes.wanted(view)
     fresh = status.roundMap == ""  # No round has opened since the job began, or since all pods were replaced.
     if fresh and status.workers.replicas != wish:
         return _with_slots(view, wish + view.spec.workers.spares, wish)
-    needed = sizes.slots_for(view, size)
+    needed = allowed_sizes.slots_for(view, size)
     if view.slots < needed:
         return _with_slots(view, needed, size)
     settled = fresh or (view.round_is_open and max(view.members) < needed)
@@ -170,7 +170,7 @@ def _with_slots(view: View, count: int, size: int) -> Change:
     removed = view.incarnations[count:]
     following = max(workers.nextIncarnation, *(n + 1 for n in removed)) if removed else workers.nextIncarnation
     kept = view.incarnations[:count]
-    wish = sizes.wanted(view)
+    wish = allowed_sizes.wanted(view)
     more = count > view.slots
     words = f"{counted(abs(count - view.slots), 'pod')} {'more' if more else 'fewer'}"
     reason = f"{counted(size, 'pod')} {'runs' if size == 1 else 'run'}"
@@ -192,7 +192,7 @@ def update(view: View, status: JobState) -> JobState:
     if status.phase.finished or status.phase is JobPhase.SUSPENDED:
         return status
     fields: dict[str, object] = {}
-    legal, desired = list(sizes.legal(view.spec)[: sizes.TOLD]), sizes.wished(view.spec)
+    legal, desired = list(allowed_sizes.legal(view.spec)[: allowed_sizes.TOLD]), allowed_sizes.wished(view.spec)
     if (legal, desired) != (status.workers.legalSizes, status.workers.desired):
         fields["workers"] = status.workers.model_copy(update={"legalSizes": legal, "desired": desired})
     known = known_condition(status, AS_WISHED)
@@ -209,8 +209,8 @@ def update(view: View, status: JobState) -> JobState:
 def _why_not(view: View, size: int) -> tuple[str, str]:
     """Return the reason and the message of the condition if the job does not have the size that was asked for; ("",
     "") if it has."""
-    asked, wish = view.spec.workers.replicas, sizes.wished(view.spec)
-    if wish != size and sizes.wanted(view) != wish:
+    asked, wish = view.spec.workers.replicas, allowed_sizes.wished(view.spec)
+    if wish != size and allowed_sizes.wanted(view) != wish:
         words = "the job keeps its size while it runs: without spec.checkpoint, a resize would start it again at step 0"
         return "NoCheckpoints", words
     if size < wish:
@@ -218,7 +218,7 @@ def _why_not(view: View, size: int) -> tuple[str, str]:
     if size > wish:
         return "Resizing", f"the job trains with {counted(size, 'pod')} and is to have {wish}"
     if asked != wish:
-        above = next((n for n in sizes.legal(view.spec) if n > asked), None)
+        above = next((n for n in allowed_sizes.legal(view.spec) if n > asked), None)
         larger = f", or {above}" if above is not None else ""
         words = f"the parallelism and the batch do not allow {counted(asked, 'pod')}; they allow {wish}{larger}"
         return "RoundedDown", words

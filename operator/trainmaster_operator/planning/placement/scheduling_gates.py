@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from trainmaster_operator.planning.facts.job_state import GateStatus, JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodRecord
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import View
 
 GATED = "SchedulingGated"

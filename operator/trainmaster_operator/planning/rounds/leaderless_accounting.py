@@ -11,8 +11,8 @@ from typing import Any
 
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning.facts.round_times import RoundTimes, rounds_that_trained
-from trainmaster_operator.planning.facts.step_count import repeats
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.script_step_count import repeats
+from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.lifecycle.goodput import PAUSES, Account, cause_of_repeats, since_first, since_known
 

@@ -13,12 +13,12 @@ import re
 from collections.abc import Sequence
 
 from trainmaster.contract.wire import RankState, Recurrence, Verdict
-from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.fault import MESSAGE, Fault
 from trainmaster_operator.planning.facts.job_state import Recovery, Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord
-from trainmaster_operator.planning.facts.times import seconds_of, since
+from trainmaster_operator.planning.facts.timestamps import seconds_of, since
 from trainmaster_operator.planning.facts.view import View, stepped_to
 
 OTHERS_WAIT_S = 5.0
@@ -73,7 +73,7 @@ def restarts_in_vain(view: View, fault: Fault) -> list[Rung]:
     """
     if fault.recurs is Recurrence.UNKNOWN or not is_last_again(view, fault):
         return []
-    if not (step_count.is_known(view.status) or _came_from_the_same_line(view, fault)):
+    if not (script_step_count.is_known(view.status) or _came_from_the_same_line(view, fault)):
         return []
     step = view.highest_step()
     rungs: list[Rung] = []
@@ -119,7 +119,7 @@ def _came_before(view: View, fault: Fault) -> bool:
 
 def _after(view: View, fault: Fault) -> str:
     """Return after which step a failure came. If the step of the job is not known, the processes' own count is."""
-    if step_count.is_known(view.status):
+    if script_step_count.is_known(view.status):
         return f"after step {fault.step}"
     return f"after {counted(fault.step, 'step')} since the last start"
 

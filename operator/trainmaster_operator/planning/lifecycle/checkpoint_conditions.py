@@ -9,7 +9,7 @@ from typing import Any
 from trainmaster.contract.wire import STALLED_AFTER_S
 from trainmaster_operator.planning.facts.change import Change, changed, condition, known_condition, warning
 from trainmaster_operator.planning.facts.job_state import CheckpointStatus, FailedSave, JobState
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 
 FAILED = "CheckpointFailed"

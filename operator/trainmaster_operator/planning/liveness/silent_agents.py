@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict, verdict_text
+from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.fault import FATAL, Fault, of_pods
 from trainmaster_operator.planning.facts.observation import PodRecord
-from trainmaster_operator.planning.facts.once import once
 from trainmaster_operator.planning.facts.view import ENDED, View
 from trainmaster_operator.planning.failure import drain
 from trainmaster_operator.planning.liveness import peer_liveness

@@ -18,9 +18,9 @@ from trainmaster_operator.api.meta import pack_counts
 from trainmaster_operator.planning.facts.change import Change, changed, warning
 from trainmaster_operator.planning.facts.job_state import ReleasedStatus
 from trainmaster_operator.planning.facts.observation import PodRecord
-from trainmaster_operator.planning.facts.times import rfc3339, since, until
+from trainmaster_operator.planning.facts.timestamps import rfc3339, since, until
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.placement import gates
+from trainmaster_operator.planning.placement import scheduling_gates
 
 SCHEDULED = "Scheduled"  # The condition that says since when pods find no place.
 FIRST_RETRY_S = 20.0
@@ -67,14 +67,14 @@ def retry_in_s(view: View) -> float:
 def _due_s(view: View) -> float | None:
     """Return the seconds until the pods are deleted; None if there is no reason to."""
     hold = view.spec.scheduling.releaseSeconds
-    if hold == 0 or view.round_is_open or gates.hold(view) or not any(_holds(pod) for pod in view.pods):
+    if hold == 0 or view.round_is_open or scheduling_gates.hold(view) or not any(_holds(pod) for pod in view.pods):
         return None
     if view.refusal is None and not any(_finds_no_place(pod) for pod in view.pods):
         return None
     known = next((c for c in view.status.conditions if c.type == SCHEDULED and c.status == "False"), None)
     if known is None:
         return None  # This pass writes the condition.
-    waited = min(since(known.lastTransitionTime, view.now), gates.since_lifted_s(view.status, view.now))
+    waited = min(since(known.lastTransitionTime, view.now), scheduling_gates.since_lifted_s(view.status, view.now))
     if view.status.released is not None:
         waited = min(waited, since(view.status.released.retryAt, view.now))
     # The wait is between once and twice the time in the spec.

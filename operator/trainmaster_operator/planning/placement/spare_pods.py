@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from trainmaster_operator.planning.facts.change import Change, changed, normal
 from trainmaster_operator.planning.facts.job_state import JobPhase
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import ENDED, View
-from trainmaster_operator.planning.liveness import agents
+from trainmaster_operator.planning.liveness import silent_agents
 from trainmaster_operator.planning.placement import pod_slots
 
 FIRST_WAIT_S = 1.0
@@ -45,8 +45,8 @@ def replace_due_s(view: View) -> float | None:
 def _lost(view: View) -> tuple[int, ...]:
     if view.status.phase is JobPhase.SUSPENDED or not view.parked:
         return ()
-    silences = agents.silence_s(view)
-    over = view.lost_after_s if not agents.suspect_ourselves(view, silences) else float("inf")
+    silences = silent_agents.silence_s(view)
+    over = view.lost_after_s if not silent_agents.suspect_ourselves(view, silences) else float("inf")
     lost = []
     for slot in view.parked:
         pod = view.pods[slot]

@@ -14,10 +14,10 @@ from trainmaster_operator.planning.facts.change import Change, changed, known_co
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.facts.node_suspicion import Mark, Suspicion
 from trainmaster_operator.planning.facts.observation import Observation, PodRecord
-from trainmaster_operator.planning.facts.times import seconds_of, since
+from trainmaster_operator.planning.facts.timestamps import seconds_of, since
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.placement import gates
-from trainmaster_operator.planning.placement.gang import SCHEDULED
+from trainmaster_operator.planning.placement import scheduling_gates
+from trainmaster_operator.planning.placement.gang_release import SCHEDULED
 from trainmaster_operator.planning.placement.node_score import EXCLUDED_FROM, MOST, WEIGHTS, score
 from trainmaster_operator.planning.placement.pod_slots import ignored, raised
 
@@ -109,7 +109,7 @@ def relax_avoidance(view: View) -> Change | None:
 
 def due_s(view: View) -> float | None:
     """Return the seconds until pods may use nodes that this operator has tainted; None if that is not to happen."""
-    if view.round_is_open or not _unallowed(view) or gates.hold(view):
+    if view.round_is_open or not _unallowed(view) or scheduling_gates.hold(view):
         return None
     if not any(pod is not None and _lacks_a_place(pod) for pod in view.pods):
         return None
