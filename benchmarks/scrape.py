@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.record import Case, write
 from trainmaster.contract.wire import Identity, RankReport, RankState, Report, Usage
 from trainmaster_operator.cluster.port import JOB
-from trainmaster_operator.control.job_usage import JobUsage
+from trainmaster_operator.control.job_usage_and_mfu import JobUsage
 from trainmaster_operator.planning.facts.job_state import (
     CheckpointStatus,
     Condition,

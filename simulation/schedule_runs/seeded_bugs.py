@@ -12,7 +12,7 @@ from simulation.schedule_runs.crash_matrix import SCENARIOS, crash_runs
 from simulation.schedule_runs.simulated_run import run_growing_seed, run_seed
 from simulation.virtual.virtual_storage import Checkpoint, Storage
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
 from trainmaster_operator.manifests.controller_revision import Run
 from trainmaster_operator.planning.facts.change import Change
@@ -25,8 +25,8 @@ from trainmaster_operator.planning.placement import avoided_nodes, gang_release,
 from trainmaster_operator.planning.rounds import open_round
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
-from trainmaster_operator.runtime.job_pass.api_rejections import NEVER_S, Refusals
 from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
+from trainmaster_operator.runtime.job_pass.refused_pod_retries import NEVER_S, Refusals
 from trainmaster_operator.runtime.leader.lease import Elector
 from trainmaster_operator.runtime.operator import default_policies
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler

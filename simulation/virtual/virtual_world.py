@@ -18,7 +18,7 @@ from simulation.virtual.virtual_kubelet import SimKubelet
 from simulation.virtual.virtual_ranks import SimRank, SimRound, StoreHost, Upload
 from simulation.virtual.virtual_storage import Storage
 from trainmaster.contract.wire import Directive, JoinRequest, Report, StoreAddress
-from trainmaster_operator.api.meta import API_VERSION
+from trainmaster_operator.api.api_group import API_VERSION
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
 from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import JobState

@@ -23,7 +23,7 @@ from tests.manifests.pods import build_pod
 from tests.manifests.test_golden import CLUSTER
 from tests.planning.test_pending import waiting
 from tests.planning.world import World, running, verdict
-from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.validation.job_validation import validate
 from trainmaster_operator.api.validation.partial_model import model_in
 from trainmaster_operator.planning.facts.view import look

@@ -14,7 +14,7 @@ import yaml
 
 from tests.api.jobs import job
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, output_folder, status
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli import output_folder as output
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.report import run_report

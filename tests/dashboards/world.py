@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.dashboards.prometheus import Prometheus, serving
 from trainmaster.contract.wire import environment as names
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli import output_folder
 from trainmaster_operator.cli.fault_injection import run_faults
 from trainmaster_operator.cli.fault_injection.run_faults import FaultServer

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.planning.world import World, job_spec, pending, running, script_spec, verdict
-from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.api_group import unpack_counts
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning import directive
 from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, Restarts
 from trainmaster_operator.planning.facts.observation import PodToCreate, Refusal

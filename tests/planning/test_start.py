@@ -8,7 +8,7 @@ import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec, verdict
 from trainmaster.agent.shell import self_fencing
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodToCreate
 from trainmaster_operator.planning.placement import pod_slots

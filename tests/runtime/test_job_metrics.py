@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.runtime.fakes import job
 from trainmaster.contract.wire import Identity, RankReport, RankState, Report, Usage
-from trainmaster_operator.control.job_usage import JobUsage
+from trainmaster_operator.control.job_usage_and_mfu import JobUsage
 from trainmaster_operator.planning.facts.job_state import (
     CheckpointStatus,
     Condition,

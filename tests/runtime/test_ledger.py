@@ -10,7 +10,7 @@ from typing import Any
 from tests.api.jobs import job
 from tests.runtime import fakes
 from trainmaster.contract.wire import Directive, DirectiveState
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.cluster.port import CONFIG_MAP, JOB, ApiError, Object, Unavailable
 from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.local.memory_store import MemoryStore

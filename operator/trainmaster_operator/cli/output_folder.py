@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from trainmaster.contract.wire import profile_request
 from trainmaster.contract.wire.temporary import replace
-from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.api.meta import JOB_KIND
+from trainmaster_operator.api.api_group import JOB_KIND
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster import objects

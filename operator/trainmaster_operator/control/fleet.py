@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, altered
 from trainmaster_operator.control.agent_record import SlotState, newest_checkpoint, newest_failure
 from trainmaster_operator.control.authentication import Admission, Authenticate, Claim, Credential
-from trainmaster_operator.control.job_usage import JobUsage, UsageSum
+from trainmaster_operator.control.job_usage_and_mfu import JobUsage, UsageSum
 from trainmaster_operator.planning.facts.observation import AgentRecord, CheckpointSeen, SaveFailed
 
 Key = tuple[str, str]  # (namespace, name) of the job.

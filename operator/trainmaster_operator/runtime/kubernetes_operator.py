@@ -30,11 +30,11 @@ from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.kubernetes_credentials import NoCluster
 from trainmaster_operator.cluster.kubernetes_nodes import KubernetesNodes
 from trainmaster_operator.cluster.port import ApiError
-from trainmaster_operator.control.event_loop import TurnLoop
+from trainmaster_operator.control.crowd_event_loop import TurnLoop
 from trainmaster_operator.control.http_server import ControlServer
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.manifests.security import USER, PodSecurity
-from trainmaster_operator.runtime import crd_age
+from trainmaster_operator.runtime import crd_version
 from trainmaster_operator.runtime.authenticators import PodTokens
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.concurrency import until_one_ends
@@ -118,7 +118,9 @@ class Replica:
             await until_one_ends(
                 self._stop_when_asked(operator),
                 operator.lag.run(),
-                self._operate(operator, election, authority, control_socket, partial(crd_age.report, cluster, metrics)),
+                self._operate(
+                    operator, election, authority, control_socket, partial(crd_version.report, cluster, metrics)
+                ),
             )
 
     async def _operate(

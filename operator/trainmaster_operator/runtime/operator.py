@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
@@ -27,13 +27,6 @@ from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Key,
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.planning.facts.observation import EventType
 from trainmaster_operator.planning.lifecycle import checkpoint_conditions
-from trainmaster_operator.runtime.api_failures import (
-    STATUS_WRITE,
-    ApiFailures,
-    is_terminating,
-    reason_of,
-    words_of,
-)
 from trainmaster_operator.runtime.authenticators import Authenticator, Known, TokenHashes
 from trainmaster_operator.runtime.cache.cache_records import (
     JobRecord,
@@ -48,6 +41,13 @@ from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.concurrency import until_one_ends
 from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
+from trainmaster_operator.runtime.lasting_api_failures import (
+    STATUS_WRITE,
+    ApiFailures,
+    is_terminating,
+    reason_of,
+    words_of,
+)
 from trainmaster_operator.runtime.leader.lease import Elector, Leadership, LeaseSettings, NotLeading
 from trainmaster_operator.runtime.leader.operator_conflicts import Rivalry
 from trainmaster_operator.runtime.node_health import Ledger

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainmaster.contract.wire import Directive
-from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.api_group import unpack_counts
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec
 from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
@@ -40,19 +40,19 @@ from trainmaster_operator.planning.facts.view import WORKER
 from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEEDS_MIGRATION
 from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import write_status
-from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.concurrency import run_all
-from trainmaster_operator.runtime.job_pass.api_rejections import Refusals
 from trainmaster_operator.runtime.job_pass.in_place_resize import Vertical
 from trainmaster_operator.runtime.job_pass.job_observer import JobObserver
 from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
 from trainmaster_operator.runtime.job_pass.job_service import JobService
 from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
+from trainmaster_operator.runtime.job_pass.refused_pod_retries import Refusals
 from trainmaster_operator.runtime.job_pass.revisions import Revisions
 from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
+from trainmaster_operator.runtime.lasting_api_failures import STATUS_WRITE, attempting
 from trainmaster_operator.runtime.leader.leader_handover import Inherited
 from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.leader.operator_conflicts import Rivals

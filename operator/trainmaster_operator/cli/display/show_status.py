@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import ValidationError
 from rich.console import Console
 
-from trainmaster_operator.api.meta import GROUP
-from trainmaster_operator.api.recovery import BudgetSpec
+from trainmaster_operator.api.api_group import GROUP
+from trainmaster_operator.api.recovery_spec import BudgetSpec
 from trainmaster_operator.cli import disruption_budgets, output_folder
 from trainmaster_operator.cli.display import live_display, rank_output
 from trainmaster_operator.cli.display.memory_track import MemoryTrack

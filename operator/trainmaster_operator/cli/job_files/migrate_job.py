@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.meta import JOB_KIND
+from trainmaster_operator.api.api_group import JOB_KIND
 from trainmaster_operator.api.validation import former_spelling
 from trainmaster_operator.api.validation.problem import shown
 from trainmaster_operator.cli.job_files import job_document

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cli import operator_presence
 from trainmaster_operator.cli.cluster_connection import Target, connected, find, one_line
 from trainmaster_operator.cli.display.status_diff import clock, rate

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.launch.framework_packages import PACKAGES
-from trainmaster_operator.api.job import DistributedTrainingJob, Framework
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework
 from trainmaster_operator.cli import output_folder
 from trainmaster_operator.cli.fault_injection import run_faults
 from trainmaster_operator.cli.job_files.validate_job import load_job

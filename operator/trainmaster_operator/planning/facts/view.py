@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmaster.contract.wire import RankReport
-from trainmaster_operator.api.job import Framework
-from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
+from trainmaster_operator.api.api_group import unpack_counts, unpack_ranges
+from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.computed_once import attribute
 from trainmaster_operator.planning.facts.frozen_record import dataclass

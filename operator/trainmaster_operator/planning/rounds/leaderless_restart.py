@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainmaster.contract.wire import Granted
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.change import RECOVERIES, Change, changed, warning
 from trainmaster_operator.planning.facts.computed_once import once

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trainmaster.contract.wire import Report
-from trainmaster_operator.control.job_usage import JobUsage
+from trainmaster_operator.control.job_usage_and_mfu import JobUsage
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung
 from trainmaster_operator.planning.facts.timestamps import seconds_of, since
 from trainmaster_operator.planning.lifecycle import job_totals

@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.cluster.port import FULL_QUOTA, ApiError, Forbidden, Invalid
 from trainmaster_operator.planning.facts.observation import Refusal
-from trainmaster_operator.runtime.api_failures import TOLD_AFTER_S, is_terminating, may_pass, reason_of, words_of
 from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import Clock
+from trainmaster_operator.runtime.lasting_api_failures import (
+    TOLD_AFTER_S,
+    is_terminating,
+    may_pass,
+    reason_of,
+    words_of,
+)
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 8.0

@@ -1,6 +1,6 @@
 """The test that `helm test` runs: a job that loses a rank must recover and succeed.
 
-`python -m trainmaster_operator.runtime.first_recovery JOB.yaml` creates the job of that file, prints its progress, and
+`python -m trainmaster_operator.runtime.helm_test JOB.yaml` creates the job of that file, prints its progress, and
 deletes it when it has recovered. A job that does not recover stays, so that its events and logs can be read.
 """
 
@@ -139,7 +139,7 @@ async def _main(options: argparse.Namespace) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the test for the job in a file. Return 0 if the job recovered and succeeded, else 1."""
-    made = argparse.ArgumentParser(prog="python -m trainmaster_operator.runtime.first_recovery", description=__doc__)
+    made = argparse.ArgumentParser(prog="python -m trainmaster_operator.runtime.helm_test", description=__doc__)
     made.add_argument("job", type=Path, metavar="JOB.yaml")
     made.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS", help="(default: %(default)g)")
     try:
