@@ -1,6 +1,6 @@
 """The grant, as agents use it: they restart ranks by themselves while no leader answers, as often as the last one said.
 
-The rules are those of `trainmaster.agent.shell.granted_restart`, and the same code; words between agents may be late,
+The rules are those of `trainmaster.agent.shell.restart_without_leader`, and the same code; words between agents may be late,
 and are lost now and then.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmaster.contract.wire import Assignment, Granted, StoreAddress, Verdict, grant_rules
+from trainmaster.contract.wire import Assignment, Granted, StoreAddress, Verdict, leaderless_rules
 
 if TYPE_CHECKING:
     from simulation.virtual.virtual_agent import SimAgent
@@ -62,7 +62,7 @@ class SimGrant:
 
     def foresaw(self, published: Assignment) -> bool:
         """Whether a leader wants what runs here already, but for the store."""
-        return grant_rules.same_work(self._assignment, published)
+        return leaderless_rules.same_work(self._assignment, published)
 
     def confirm(self, assignment: Assignment) -> None:
         """A leader has published what runs here already."""
@@ -99,20 +99,20 @@ class SimGrant:
         a, verdict = self._assignment, self._agent.verdict
         if a is None or a.round != self._agent.round or a.minor >= a.grant or self._stops():
             return None
-        return verdict if grant_rules.answered_by_restart(verdict) else None
+        return verdict if leaderless_rules.answered_by_restart(verdict) else None
 
     def _stops(self) -> bool:
         """A leader has begun something else, or this pod is to end."""
         a, agent = self._assignment, self._agent
-        return a is None or agent.drains or not agent.alive or not grant_rules.goes_on(a, agent.directive)
+        return a is None or agent.drains or not agent.alive or not leaderless_rules.goes_on(a, agent.directive)
 
     def _tell(self) -> None:
         verdict, a = self._wanted(), self._assignment
         if verdict is None or a is None or self._failed_at is None:
             return
         world = self._agent.world
-        world.later(grant_rules.AGAIN_S, self._tell)
-        silent = self._agent.unanswered(self._failed_at, grant_rules.SILENCE_S)
+        world.later(leaderless_rules.AGAIN_S, self._tell)
+        silent = self._agent.unanswered(self._failed_at, leaderless_rules.SILENCE_S)
         if not silent:
             self._agent.report_at_once()
         age_s = world.clock.monotonic() - self._failed_at
@@ -134,7 +134,7 @@ class SimGrant:
             agent.report_at_once()
             return
         store = agent.offered
-        if a.minor >= a.grant or store is None or not agent.unanswered(self._asked_at, grant_rules.SILENCE_S):
+        if a.minor >= a.grant or store is None or not agent.unanswered(self._asked_at, leaderless_rules.SILENCE_S):
             return
         self._opened.append((Granted(a.round + 1, store, word.verdict), now))
         self._begin(a, store)
@@ -152,9 +152,9 @@ class SimGrant:
             self._agent.world.say(word.sender, Opened(word.round))
 
     def _begin(self, a: Assignment, store: StoreAddress) -> None:
-        following = grant_rules.following(a, store)
+        following = leaderless_rules.following(a, store)
         if a.group_rank < a.group_world_size - 1 and a.ring is not None and a.ring.address is not None:
-            self._pass_on(a.ring.address, following, grant_rules.TRIES)
+            self._pass_on(a.ring.address, following, leaderless_rules.TRIES)
         self._agent.begin_granted(following)
 
     def _pass_on(self, to: StoreAddress, a: Assignment, tries: int) -> None:
@@ -163,4 +163,4 @@ class SimGrant:
             return
         world = self._agent.world
         world.say(to, Open(a.round, a.minor, a.store, self._agent.address))
-        world.later(grant_rules.AGAIN_S, lambda: self._pass_on(to, a, tries - 1))
+        world.later(leaderless_rules.AGAIN_S, lambda: self._pass_on(to, a, tries - 1))

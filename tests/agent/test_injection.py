@@ -15,7 +15,7 @@ from tests.agent.world import ROOT, World
 from trainmaster.contract.wire import RankState, Recurrence, environment
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import ProgressRecord
-from trainmaster.rank import injection
+from trainmaster.rank import executed_rank_observation
 
 STEPS = """
 import os, signal, subprocess, sys
@@ -160,7 +160,7 @@ def test_a_usage_error_of_a_python_that_a_shell_started_is_told_for_certain(make
 def _run(folder: Path, code: str, *fds: int, **env: str) -> str:
     """What a Python below a rank prints."""
     variables = {"PATH": os.environ["PATH"], **env}
-    variables |= injection.variables(variables)
+    variables |= executed_rank_observation.variables(variables)
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=variables, cwd=folder, pass_fds=fds, text=True, capture_output=True).stdout
 

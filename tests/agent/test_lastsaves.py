@@ -14,7 +14,7 @@ import pytest
 from trainmaster.agent.shell import supervisor
 from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.agent.shell.saves.last_saves import STOP_LIMIT_S, LastSaves
-from trainmaster.agent.shell.saves.uploads import Lost, Uploads
+from trainmaster.agent.shell.saves.upload_queue import Lost, Uploads
 from trainmaster.contract.wire import Assignment, StoreAddress
 
 LOST = Lost(round=3, rank=1, step=20, error="No space left on device")

@@ -12,7 +12,7 @@ from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment, profile_request
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.rank.injected_faults import Fault, encode
 from trainmaster.tools.profiling import in_words
 from trainmaster.tools.profiling.profile_page import page

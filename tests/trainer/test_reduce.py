@@ -15,7 +15,7 @@ from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks
 from tests.trainer.test_ram import RamJob
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.rank.injected_faults import Fault
 from trainmaster.reduce.compressed_size import of_sum, whole_parts
 

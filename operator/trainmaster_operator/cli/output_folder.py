@@ -18,7 +18,7 @@ import yaml
 from pydantic import ValidationError
 
 from trainmaster.contract.wire import profile_request
-from trainmaster.contract.wire.temporary import replace
+from trainmaster.contract.wire.atomic_replace import replace
 from trainmaster_operator.api.api_group import JOB_KIND
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli.refusal import Refusal, why

@@ -26,10 +26,10 @@ from trainmaster.checkpoint.state.digest_log import Probe
 from trainmaster.checkpoint.state.resume import Resume
 from trainmaster.checkpoint.state.session import Session
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.contract.samples import unit_of
+from trainmaster.contract.sample_unit import unit_of
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.contract.wire.progress_record import Phase
 from trainmaster.data import cursor
 from trainmaster.data.prefetch import Prefetch

@@ -31,7 +31,7 @@ from trainmaster.checkpoint.state.resume import Resume
 from trainmaster.checkpoint.state.session import Session
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.contract.wire.progress_record import Phase
 from trainmaster.errors import ConfigError, NotSaved, TrainmasterError
 from trainmaster.rank import exception_verdict, injected_faults

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trainmaster.contract.samples import unit_of
+from trainmaster.contract.sample_unit import unit_of
 from trainmaster_operator.cli.display import rank_rows, recovery_tables
 from trainmaster_operator.cli.display.rank_output import LastWords
 from trainmaster_operator.cli.display.status_diff import (

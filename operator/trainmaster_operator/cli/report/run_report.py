@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from trainmaster.contract.samples import unit_of
-from trainmaster.contract.wire.temporary import replace
+from trainmaster.contract.sample_unit import unit_of
+from trainmaster.contract.wire.atomic_replace import replace
 from trainmaster_operator.cli import output_folder
 from trainmaster_operator.cli.display import recovery_tables
 from trainmaster_operator.cli.display.memory_track import MemoryTrack

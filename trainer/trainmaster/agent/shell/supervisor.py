@@ -17,7 +17,6 @@ from typing import Any
 
 from trainmaster.agent.shell.datagrams import Datagrams
 from trainmaster.agent.shell.fault_socket import Faults
-from trainmaster.agent.shell.granted_restart import Grant
 from trainmaster.agent.shell.launching import foreign_launchers, rank_software
 from trainmaster.agent.shell.launching.agent_settings import Settings
 from trainmaster.agent.shell.launching.rank_environment import neighbours, rank_environment
@@ -26,12 +25,13 @@ from trainmaster.agent.shell.ranks.learning_policy import Lessons
 from trainmaster.agent.shell.ranks.rank_process import Rank
 from trainmaster.agent.shell.ranks.round import RESCUE_LIMIT_S, Round, failed_at_start
 from trainmaster.agent.shell.ranks.round_history import RoundHistory
-from trainmaster.agent.shell.ranks.step_visibility import AFTER_S, Sight
+from trainmaster.agent.shell.ranks.unobserved_steps import AFTER_S, Sight
 from trainmaster.agent.shell.reporting import Reporter
+from trainmaster.agent.shell.restart_without_leader import Grant
+from trainmaster.agent.shell.round_stores import Stores
 from trainmaster.agent.shell.saves.last_saves import LastSaves
 from trainmaster.agent.shell.saves.peer_tier import Peers
-from trainmaster.agent.shell.saves.uploads import Uploads
-from trainmaster.agent.shell.stores import Stores
+from trainmaster.agent.shell.saves.upload_queue import Uploads
 from trainmaster.agent.shell.termination_message import write_termination
 from trainmaster.agent.shell.zygotes import Zygotes
 from trainmaster.contract.wire import (
@@ -45,7 +45,7 @@ from trainmaster.contract.wire import (
     channel,
 )
 from trainmaster.host import pinning, processes
-from trainmaster.rank import executed_rank, injection
+from trainmaster.rank import executed_rank, executed_rank_observation
 from trainmaster.rank.stacks import Looks
 
 _WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
@@ -234,7 +234,7 @@ class Supervisor:
         if way == "exec":
             link = self.zygotes.root()
             if not settings.own_loop:  # a script that is forked has trained: it launches nothing
-                env.update(injection.variables(env))
+                env.update(executed_rank_observation.variables(env))
             argv = settings.command.argv
             if settings.executed_entry is not None:
                 argv, added = executed_rank.command(settings.executed_entry, settings.command.flags)

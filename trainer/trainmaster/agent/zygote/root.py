@@ -31,7 +31,7 @@ from trainmaster.agent.zygote import child_setup, collective_backends, packets, 
 from trainmaster.agent.zygote.fork_server import Birth, Child, Connection, Server
 from trainmaster.agent.zygote.registry import Nursery
 from trainmaster.host import processes
-from trainmaster.rank import script
+from trainmaster.rank import script_runner
 
 MODULES = "TRAINMASTER_ZYGOTE_MODULES"  # comma-separated, imported by the pristine zygote; "": fork nothing
 DEFAULT_MODULES = (
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
     processes.die_with_parent(os.getppid(), signal.SIGTERM)
     processes.become_subreaper()
     processes.hurry()
-    script.forget_launch_path()
+    script_runner.forget_launch_path()
     server = Server()
     names = [] if options.bare else [n for n in os.environ.get(MODULES, DEFAULT_MODULES).split(",") if n]
     nursery = Nursery(server, forking=bool(names))

@@ -5,6 +5,6 @@ reads a command to refuse what cannot work, and the agent reads it to run it.
 """
 
 from trainmaster.contract.launch.command_line import Command, parse
-from trainmaster.contract.launch.refused import LaunchRefused, UnknownOption
+from trainmaster.contract.launch.launch_errors import LaunchRefused, UnknownOption
 
 __all__ = ["Command", "LaunchRefused", "UnknownOption", "parse"]

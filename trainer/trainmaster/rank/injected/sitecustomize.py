@@ -51,9 +51,9 @@ def _begin_watching() -> None:
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
     sys.path.append(root)
     try:
-        from trainmaster.rank import injection
+        from trainmaster.rank import executed_rank_observation
 
-        injection.watch()
+        executed_rank_observation.watch()
     except Exception:  # noqa: BLE001  an interpreter for which the package isn't made: the program runs unwatched
         return
     finally:

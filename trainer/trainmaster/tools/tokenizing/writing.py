@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trainmaster.contract.wire.temporary import temporary
+from trainmaster.contract.wire.atomic_replace import temporary
 from trainmaster.data.tokens import about_path
 from trainmaster.errors import ConfigError, DataError
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from trainmaster.contract.launch.launch_errors import LaunchRefused, UnknownOption
 from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED, TORCH_LAUNCH, Launcher
-from trainmaster.contract.launch.refused import LaunchRefused, UnknownOption
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.launch.command_line import Around
+from trainmaster.contract.launch.launch_errors import LaunchRefused, UnknownOption
 from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED, Launcher
+from trainmaster.contract.launch.option_tables import Launch, read_by_tables
 from trainmaster.contract.launch.own_parser import MARK
-from trainmaster.contract.launch.refused import LaunchRefused, UnknownOption
-from trainmaster.contract.launch.tables import Launch, read_by_tables
 
 _LIMIT_S = 300.0
 _PROGRAM = Path(__file__).with_name("own_parser.py")

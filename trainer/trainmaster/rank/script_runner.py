@@ -22,7 +22,7 @@ import traceback
 import types
 from typing import Any
 
-from trainmaster.contract.wire.codes import Cause, ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 from trainmaster.contract.wire.progress_record import OtherRecord
 from trainmaster.host.failure_signatures import cause_of, code_of, is_cascade
 from trainmaster.host.own_package import OWN_FOLDERS

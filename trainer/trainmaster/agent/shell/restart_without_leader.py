@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.agent.shell.datagrams import Datagrams
 from trainmaster.agent.shell.peer_heartbeat import Ring
-from trainmaster.contract.wire import Assignment, Cause, Granted, Neighbour, StoreAddress, Verdict, grant_rules
+from trainmaster.contract.wire import Assignment, Cause, Granted, Neighbour, StoreAddress, Verdict, leaderless_rules
 
 if TYPE_CHECKING:
     from trainmaster.agent.shell.supervisor import Supervisor
@@ -51,7 +51,7 @@ class Grant:
 
         Then the leader decided at the same time as we did.
         """
-        return grant_rules.same_work(self._assignment, published)
+        return leaderless_rules.same_work(self._assignment, published)
 
     def confirm(self, assignment: Assignment) -> None:
         """Note that a leader has published the round that already runs here."""
@@ -93,20 +93,20 @@ class Grant:
         a, round = self._assignment, self._supervisor.round
         if a is None or round is None or a.round != round.number or a.minor >= a.grant or self._stops():
             return None
-        return round.verdict if grant_rules.answered_by_restart(round.verdict) else None
+        return round.verdict if leaderless_rules.answered_by_restart(round.verdict) else None
 
     def _stops(self) -> bool:
         """Return True if a leader has begun something else, or this pod is about to end."""
         s, a = self._supervisor, self._assignment
-        return a is None or s.draining_until is not None or not grant_rules.goes_on(a, s.directive)
+        return a is None or s.draining_until is not None or not leaderless_rules.goes_on(a, s.directive)
 
     def _tell(self) -> None:
         """Repeat the request until a round opens. While the operator answers, nothing is requested."""
         verdict, a = self._wanted(), self._assignment
         if verdict is None or a is None or self._failed_at is None:
             return
-        self._telling = asyncio.get_running_loop().call_later(grant_rules.AGAIN_S, self._tell)
-        silent = self._supervisor.reporter.unanswered(self._failed_at, grant_rules.SILENCE_S)
+        self._telling = asyncio.get_running_loop().call_later(leaderless_rules.AGAIN_S, self._tell)
+        silent = self._supervisor.reporter.unanswered(self._failed_at, leaderless_rules.SILENCE_S)
         if not silent:
             self._supervisor.reporter.at_once()  # an answer may tell that its sender can do nothing
         # Told while the operator may still answer, so that both of us wait for it at the same time.
@@ -128,7 +128,7 @@ class Grant:
             s.reporter.at_once()
             return
         store = s.stores.next_address
-        if a.minor >= a.grant or store is None or not s.reporter.unanswered(self._asked_at, grant_rules.SILENCE_S):
+        if a.minor >= a.grant or store is None or not s.reporter.unanswered(self._asked_at, leaderless_rules.SILENCE_S):
             return
         verdict = message["verdict"]
         granted = Granted(a.round + 1, store, Verdict(**{**verdict, "cause": Cause(verdict["cause"])}))
@@ -147,9 +147,9 @@ class Grant:
             self._datagrams.send(sender, {"kind": OPENED, "round": message["round"]})
 
     def _begin(self, a: Assignment, store: StoreAddress) -> None:
-        following = grant_rules.following(a, store)
+        following = leaderless_rules.following(a, store)
         if a.group_rank < a.group_world_size - 1 and self._ring.next is not None:
-            self._pass_on(self._ring.next, following, grant_rules.TRIES)
+            self._pass_on(self._ring.next, following, leaderless_rules.TRIES)
         self._supervisor.begin_granted(following)
 
     def _pass_on(self, to: Neighbour, a: Assignment, tries: int) -> None:
@@ -158,7 +158,7 @@ class Grant:
         message = {"kind": OPEN, "round": a.round, "minor": a.minor, "store": [a.store.host, a.store.port]}
         self._datagrams.send(to.address, message)
         loop = asyncio.get_running_loop()
-        self._passing = loop.call_later(grant_rules.AGAIN_S, self._pass_on, to, a, tries - 1)
+        self._passing = loop.call_later(leaderless_rules.AGAIN_S, self._pass_on, to, a, tries - 1)
 
 
 def _brief(verdict: Verdict, age_s: float) -> dict[str, Any]:

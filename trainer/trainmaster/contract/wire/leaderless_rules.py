@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from trainmaster.contract.wire.codes import Cause, ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 from trainmaster.contract.wire.messages import Assignment, Directive, DirectiveState, StoreAddress, Verdict
 
 SILENCE_S = 0.15  # seconds without an answer; several times what answers take, if that is more

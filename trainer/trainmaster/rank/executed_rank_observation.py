@@ -21,12 +21,14 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from trainmaster.contract.wire import environment
-from trainmaster.rank import failure_message, framework_joining, observer, rendezvous, script
+from trainmaster.rank import failure_message, framework_joining, observer, rendezvous, script_runner
 
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the additional variables with which a rank's Python programs are observed and launchers taken over."""
-    return {"PYTHONPATH": os.pathsep.join([script.INJECTED, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])}
+    return {
+        "PYTHONPATH": os.pathsep.join([script_runner.INJECTED, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
+    }
 
 
 def watch() -> None:
@@ -42,7 +44,7 @@ def watch() -> None:
 
     def tell(kind: type[BaseException], error: BaseException, frames: types.TracebackType | None) -> None:
         if not isinstance(error, KeyboardInterrupt):
-            script.tell_last_words(error.with_traceback(frames))
+            script_runner.tell_last_words(error.with_traceback(frames))
         original(kind, error, frames)
 
     sys.excepthook = tell
