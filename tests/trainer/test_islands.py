@@ -21,7 +21,7 @@ from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.optim.optimizer import ShardOptimizer, learning_rate
 from trainmaster.rank.injected_faults import Fault
-from trainmaster.reduce.outer import fragments_of
+from trainmaster.reduce.diloco_islands import fragments_of
 
 EVERY = 3
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {

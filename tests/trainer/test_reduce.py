@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from trainmaster.contract.config import CompressionConfig
 from trainmaster.parallel.mesh import Mesh
-from trainmaster.reduce.reducer import Reducer
+from trainmaster.reduce.compressed_reducer import Reducer
 
 class Net(torch.nn.Module):
     def __init__(self):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.trainer.ranks import Ranks
-from trainmaster.parallel.replicas import parts
+from trainmaster.parallel.gradient_buckets import parts
 
 SCRIPT = """
 import json, os

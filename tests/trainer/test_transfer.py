@@ -23,8 +23,8 @@ from trainmaster.contract.config import TrainingConfig
 from trainmaster.parallel.mesh import Mesh
 from trainmaster.rank.reporter import Reporter
 from trainmaster.train import loop
+from trainmaster.train.async_transfer import Reading, to_device
 from trainmaster.train.process_group import World
-from trainmaster.train.transfer import Reading, to_device
 
 STEPS = 9
 LAYOUTS: dict[str, dict[str, Any]] = {

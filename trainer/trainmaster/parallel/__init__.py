@@ -24,22 +24,22 @@ from trainmaster.contract.config import (
     TrainingConfig,
 )
 from trainmaster.errors import ConfigError
-from trainmaster.models import layout
-from trainmaster.parallel import context, data_parallel, expert_parallel, fsdp, tensor_parallel
+from trainmaster.models import allowed_parallelism
+from trainmaster.parallel import context_parallel, data_parallel, expert_parallel, fsdp, tensor_parallel
 from trainmaster.parallel.blocks import compiling, float8, recompute
-from trainmaster.parallel.elementwise import elementwise
+from trainmaster.parallel.elementwise_dtensor import elementwise
+from trainmaster.parallel.forward_backward import Parallel
 from trainmaster.parallel.forward_rng import ForwardRng
+from trainmaster.parallel.gradient_buckets import Replicas
 from trainmaster.parallel.gradient_norm import gradient_norm_squared, local_gradients, scale_gradients_
 from trainmaster.parallel.gradient_reduction import GradientSync
 from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.mesh import Mesh
 from trainmaster.parallel.model_plan import Plan, check, named, plan_of
-from trainmaster.parallel.replicas import Replicas
 from trainmaster.parallel.stages import pipeline
 from trainmaster.parallel.stages.partition import stream_and_logits
 from trainmaster.parallel.stages.pipeline import StepShape
-from trainmaster.parallel.step import Parallel
-from trainmaster.reduce.reducer import Reducer
+from trainmaster.reduce.compressed_reducer import Reducer
 
 __all__ = [
     "Mesh",
@@ -108,7 +108,7 @@ def parallelize(
     """
     check(model)
     _check_blocks(model, precision, recomputed, compiled)
-    plain = layout.is_plain(degrees, precision)
+    plain = allowed_parallelism.is_plain(degrees, precision)
     compression = communication.compression if communication is not None else None
     mesh = Mesh(degrees, device_type, replicas_apart=compression is not None and not plain)
     of_pipeline, of_tensor = config.pipeline or PipelineConfig(), config.tensor or TensorConfig()
@@ -135,8 +135,8 @@ def parallelize(
     # Attention gets the whole sequence, for the heads that are left to this rank.
     chunks = None
     if mesh.degree("cp") > 1:
-        context.apply(model, mesh.group("cp"), of_context)
-        chunks = context.Chunks(mesh.degree("cp"), of_context.balance == "HeadTail")
+        context_parallel.apply(model, mesh.group("cp"), of_context)
+        chunks = context_parallel.Chunks(mesh.degree("cp"), of_context.balance == "HeadTail")
 
     if precision == "fp8":
         float8.apply(_blocks(model), device_type)

@@ -24,8 +24,8 @@ from trainmaster.errors import ConfigError
 from trainmaster.parallel import StepShape
 from trainmaster.parallel import parallelize as spread
 from trainmaster.parallel.blocks import compiling
+from trainmaster.parallel.forward_backward import Parallel
 from trainmaster.parallel.local_devices.several_devices import Devices, over_devices
-from trainmaster.parallel.step import Parallel
 
 IN_ONE_PROCESS = ("pp", "dpReplicate")
 Config = TypeVar("Config", bound=Strict)

@@ -21,44 +21,44 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from trainmaster import data, models, parallel
-from trainmaster.checkpoint.state import islands
+from trainmaster.checkpoint.state import island_names
+from trainmaster.checkpoint.state.checkpoint_session import Session
 from trainmaster.checkpoint.state.digest_log import Probe
 from trainmaster.checkpoint.state.resume import Resume
-from trainmaster.checkpoint.state.session import Session
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.sample_unit import unit_of
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.contract.wire.progress_record import Phase
-from trainmaster.data import cursor
+from trainmaster.data import data_position
 from trainmaster.data.prefetch import Prefetch
-from trainmaster.data.skips import Skips
+from trainmaster.data.skipped_samples import Skips
 from trainmaster.errors import ConfigError, Diverged
 from trainmaster.host import allocator, atomic_write
 from trainmaster.loggers import Loggers
-from trainmaster.models import layout
+from trainmaster.models import allowed_parallelism
 from trainmaster.optim import optimizer
 from trainmaster.parallel.blocks import precision
 from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.rank import exception_verdict, injected_faults
 from trainmaster.rank.metrics_writer import finite
 from trainmaster.rank.reporter import Reporter
-from trainmaster.reduce.outer import Outer
+from trainmaster.reduce.diloco_islands import Outer
 from trainmaster.tools.profiling import Profiler
-from trainmaster.train import determinism, microbatch
+from trainmaster.train import auto_micro_batch, determinism
+from trainmaster.train.async_transfer import Reading, to_device
 from trainmaster.train.measures import memory_report
 from trainmaster.train.measures.divergence import Divergence
 from trainmaster.train.measures.evaluation import Evaluation
 from trainmaster.train.measures.gradient_noise_scale import NoiseScale
+from trainmaster.train.measures.mfu import Utilization
 from trainmaster.train.measures.step_log import StepLog
-from trainmaster.train.measures.utilization import Utilization
 from trainmaster.train.process_group import World
 from trainmaster.train.rescue import Rescue
 from trainmaster.train.roll_forward import LastSums
 from trainmaster.train.step_record import Prepared, StepRecord
-from trainmaster.train.stop import stop_binds
-from trainmaster.train.transfer import Reading, to_device
+from trainmaster.train.stop_request import stop_binds
 
 LAST_WRITE_LIMIT_S = 10.0
 
@@ -105,8 +105,8 @@ class Training:
         reporter.phase(Phase.BUILD)
         try:
             self.degrees = config.parallelism.resolve(world.size)
-            layout.validate(config)
-            config, words = microbatch.settle(config, world, beside and beside / "micro.json")
+            allowed_parallelism.validate(config)
+            config, words = auto_micro_batch.settle(config, world, beside and beside / "micro.json")
             divisor = int(os.environ.get(environment.MICRO_DIVISOR) or 1)
             self.micro, self.accumulation = config.accumulation(world.size, divisor)
         except ValueError as error:
@@ -153,7 +153,7 @@ class Training:
     def _objects(self) -> dict[str, Any]:
         """Return the objects that checkpoints hold, by name."""
         if self.outer is not None:
-            own = islands.prefix(self.parallel.mesh.coordinate("island"))
+            own = island_names.prefix(self.parallel.mesh.coordinate("island"))
             return {
                 "model": self.outer.parameters,
                 "outer.momentum": self.outer.momentum,
@@ -169,7 +169,7 @@ class Training:
         self.loggers.begin(found.manifest.step if found is not None else 0)
         if found is not None:
             self.step = found.manifest.step
-            self.consumed = cursor.read(self.source, found.manifest.data, f"checkpoint {found.path}")
+            self.consumed = data_position.read(self.source, found.manifest.data, f"checkpoint {found.path}")
             self.divergence.resume(found.manifest.losses, found.manifest.norms)
             self.scale.load(found.manifest.scaler)
             if self.noise is not None:
@@ -379,7 +379,7 @@ class Training:
     def _common(self) -> dict[str, Any]:
         return {
             "mesh": self.degrees,
-            "data": cursor.write(self.source, self.consumed),
+            "data": data_position.write(self.source, self.consumed),
             "rng": {"kind": "keyed", "seed": self.config.seed},
             "batch": {
                 "global": self.config.batch.global_,

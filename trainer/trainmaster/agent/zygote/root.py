@@ -36,7 +36,7 @@ from trainmaster.rank import script_runner
 MODULES = "TRAINMASTER_ZYGOTE_MODULES"  # comma-separated, imported by the pristine zygote; "": fork nothing
 DEFAULT_MODULES = (
     "torch,torch.distributed,torch.distributed.fsdp,torch.distributed.checkpoint,torch._dynamo,"
-    "trainmaster.train.loop,trainmaster.data.windows,trainmaster.models.gpt,trainmaster.models.moe,"
+    "trainmaster.train.loop,trainmaster.data.token_windows,trainmaster.models.gpt,trainmaster.models.moe,"
     "trainmaster.models.initialization,encodings.idna"
 )
 _READ_KMP = ("libiomp5", "libomp")  # Intel's and LLVM's OpenMP

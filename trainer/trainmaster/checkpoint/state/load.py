@@ -27,8 +27,8 @@ from torch.futures import Future
 from trainmaster.checkpoint.files.storage import Storage
 from trainmaster.checkpoint.state import capture
 from trainmaster.checkpoint.state import tagged_values as tagged
-from trainmaster.checkpoint.state.islands import as_wanted
-from trainmaster.checkpoint.state.tiers import RamFile
+from trainmaster.checkpoint.state.island_names import as_wanted
+from trainmaster.checkpoint.state.load_sources import RamFile
 from trainmaster.contract.wire.checkpoint_format import Chunk, Manifest, TensorIndex
 from trainmaster.errors import ConfigError
 

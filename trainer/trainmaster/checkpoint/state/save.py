@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from trainmaster.checkpoint.files.upload import METADATA, upload
 from trainmaster.checkpoint.state.capture import DTYPE_NAMES, Snapshot, blocks
-from trainmaster.checkpoint.state.islands import island_of
+from trainmaster.checkpoint.state.island_names import island_of
 from trainmaster.contract.wire.checkpoint_format import directory_name, shard_name
 from trainmaster.errors import ConfigError
 

@@ -28,7 +28,7 @@ from trainmaster.contract.wire import environment, profile_request
 from trainmaster.contract.wire.progress_record import Phase
 from trainmaster.rank.reporter import Reporter
 from trainmaster.tools.profiling import profile_page
-from trainmaster.tools.profiling.split import Span, Split, bars, split, top
+from trainmaster.tools.profiling.time_split import Span, Split, bars, split, top
 from trainmaster.train.process_group import World
 
 _STEP = "trainmaster step "

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from trainmaster import models
 from trainmaster.contract.config import ContextConfig, PipelineConfig, TensorConfig, TrainingConfig, divisors
 from trainmaster.errors import ConfigError
-from trainmaster.models.facts import Facts
+from trainmaster.models.model_facts import Facts
 
 
 def validate(config: TrainingConfig) -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainmaster.parallel.context import Chunks
+from trainmaster.parallel.context_parallel import Chunks
 from trainmaster.parallel.forward_rng import ForwardRng
 from trainmaster.parallel.gradient_reduction import GradientSync
 from trainmaster.parallel.loss import cross_entropy
@@ -17,7 +17,7 @@ from trainmaster.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
     from trainmaster.parallel.stages.pipeline import Pipeline
-    from trainmaster.reduce.reducer import Reducer
+    from trainmaster.reduce.compressed_reducer import Reducer
 
 
 class Parallel:

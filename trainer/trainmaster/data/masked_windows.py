@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainmaster.data.source import Batch
-from trainmaster.data.windows import Sequence, WindowSource
+from trainmaster.data.token_windows import Sequence, WindowSource
 
 SHARE = 0.15  # of the tokens, to be told
 MASKED, RANDOM = 0.8, 0.1  # of these

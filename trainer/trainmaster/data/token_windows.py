@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainmaster.data.order import Order
-from trainmaster.data.skips import Skips
+from trainmaster.data.sample_order import Order
+from trainmaster.data.skipped_samples import Skips
 from trainmaster.data.source import IGNORED, Batch
-from trainmaster.data.tokens import outside
+from trainmaster.data.token_files import outside
 from trainmaster.errors import DataError
 
 

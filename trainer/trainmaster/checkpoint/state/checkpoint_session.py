@@ -19,12 +19,12 @@ from trainmaster.checkpoint.files import peer_client
 from trainmaster.checkpoint.files.memory_tier import RamFolder
 from trainmaster.checkpoint.files.storage import open_storage
 from trainmaster.checkpoint.state import capture, load
+from trainmaster.checkpoint.state.load_sources import Memory
 from trainmaster.checkpoint.state.local_state import LocalState
+from trainmaster.checkpoint.state.memory_save_interval import Interval
 from trainmaster.checkpoint.state.memory_saver import RamSaver
 from trainmaster.checkpoint.state.resume import Checkpoint, Resume, agree
 from trainmaster.checkpoint.state.save import Place, Saver, content, owned
-from trainmaster.checkpoint.state.save_interval import Interval
-from trainmaster.checkpoint.state.tiers import Memory
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.messages import StoreAddress

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.models.facts import Facts
+from trainmaster.models.model_facts import Facts
 from trainmaster.parallel.stages import partition
 
 _H100 = {"fp8": 1979, "16": 989.5, "tf32": 494.7, "fp32": 67}

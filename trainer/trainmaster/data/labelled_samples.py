@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainmaster.data.order import Order
-from trainmaster.data.skips import Skips
+from trainmaster.data.sample_order import Order
+from trainmaster.data.skipped_samples import Skips
 from trainmaster.data.source import Batch
 from trainmaster.errors import DataError
 

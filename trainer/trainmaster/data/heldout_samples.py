@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 
 from trainmaster import data
 from trainmaster.contract.config import BatchConfig, EvaluationConfig, TrainingConfig
-from trainmaster.data import files, tokens
+from trainmaster.data import text_files, token_files
 from trainmaster.data.source import Source
 from trainmaster.errors import ConfigError, DataError
-from trainmaster.models import facts
+from trainmaster.models import model_facts
 
 if TYPE_CHECKING:
-    from trainmaster.data.labelled import Labelled
+    from trainmaster.data.labelled_samples import Labelled
 
 
-def find(config: TrainingConfig, evaluation: EvaluationConfig) -> files.Text | tokens.Tokens | Labelled:
+def find(config: TrainingConfig, evaluation: EvaluationConfig) -> text_files.Text | token_files.Tokens | Labelled:
     """Return the data of an evaluation. Raises ConfigError if it is missing, or has no sample that the model can
     take."""
-    context = facts(config.model).context
+    context = model_facts(config.model).context
     with _of_evaluation():
         data.objective(_as_job(config, evaluation))
         found = data.find(evaluation.data)
-        if isinstance(found, files.Text | tokens.Tokens) and found.size <= context:
+        if isinstance(found, text_files.Text | token_files.Tokens) and found.size <= context:
             raise DataError(
                 f"data.path: {found.path} holds {found.size} {found.unit}, less than one sequence; "
                 f"{context + 1} or more would do (model.options.context {context})"

@@ -75,7 +75,7 @@ def _elsewhere(config: TrainingConfig, ranks: int, budget: int) -> tuple[int, in
     The estimate creates the worlds of all layouts, and a process can be in only one world.
     """
     asked = json.dumps({"config": config.model_dump(mode="json"), "ranks": ranks, "budget": budget})
-    command = [sys.executable, "-m", "trainmaster.train.microbatch"]
+    command = [sys.executable, "-m", "trainmaster.train.auto_micro_batch"]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the memory of a rank can't be estimated: {done.stderr.strip()[-2000:]}")

@@ -22,7 +22,7 @@ from trainmaster.contract.config import CompressionConfig
 from trainmaster.parallel.redistribute import local
 from trainmaster.reduce.casts import Cast, Whole
 from trainmaster.reduce.compressed_size import matrix, of_sum
-from trainmaster.reduce.method import Method, Wire
+from trainmaster.reduce.compression_method import Method, Wire
 from trainmaster.reduce.power_sgd import Matrix, PowerSGD
 from trainmaster.reduce.top_k import TopK
 

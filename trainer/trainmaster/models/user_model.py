@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ConfigDict, Field
 
 from trainmaster.errors import ConfigError
-from trainmaster.models.facts import Facts
+from trainmaster.models.model_facts import Facts
 from trainmaster.models.model_options import ModelOptions
 
 if TYPE_CHECKING:
