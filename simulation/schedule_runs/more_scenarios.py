@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from simulation.faults.dead_webhook import DeadWebhook
 from simulation.faults.user_changes import edited
-from simulation.faults.webhook import DeadWebhook
 from simulation.schedule_runs.scenario import (
     DRAINED,
     SCRIPT,

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
-from simulation.virtual.virtual_grant import SimGrant
+from simulation.virtual.virtual_leaderless_restart import SimGrant
 from simulation.virtual.virtual_ranks import SimRank, SimTrained, StoreHost
 from simulation.virtual.virtual_storage import Checkpoint
 from trainmaster.contract.wire import (
