@@ -22,7 +22,7 @@ Under plain `python` all of it works as well, without an agent and without a job
 
 _MORE = {
     "init": ("trainmaster.train.user_loop", "Run"),
-    "parallelize": ("trainmaster.parallel.forward_backward", "Parallel"),
+    "parallelize": ("trainmaster.parallel.forward_and_backward", "Parallel"),
 }
 """What a function returns, where people use it and do not make it themselves."""
 

@@ -1,7 +1,7 @@
 """The grant, as agents use it: they restart ranks by themselves while no leader answers, as often as the last one said.
 
-The rules are those of `trainmaster.agent.shell.restart_without_leader`, and the same code; words between agents may be late,
-and are lost now and then.
+The rules are those of `trainmaster.agent.shell.restart_without_leader`, and the same code; words between agents may
+be late, and are lost now and then.
 """
 
 from __future__ import annotations

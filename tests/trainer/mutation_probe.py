@@ -20,7 +20,7 @@ from trainmaster.parallel import (
     collectives,
     context_parallel,
     expert_parallel,
-    forward_backward,
+    forward_and_backward,
     gradient_norm,
     gradient_reduction,
     loss,
@@ -70,14 +70,14 @@ MUON = Row("E8", {"dpShard": 2}, 1, training={"optimizer": {"name": "muon", "lr"
 @mutation(REPLICATE)
 def _() -> None:
     """replicate: gradients scaled by 1.01"""
-    whole = forward_backward.Parallel.forward_backward
+    whole = forward_and_backward.Parallel.forward_backward
 
     def forward_backward(self: Any, batches: Any, count: int, divisor: float) -> torch.Tensor:
         total = whole(self, batches, count, divisor)
         parallel.scale_gradients_(self.model, 1.01)
         return total
 
-    forward_backward.Parallel.forward_backward = forward_backward  # type: ignore[method-assign]
+    forward_and_backward.Parallel.forward_backward = forward_backward  # type: ignore[method-assign]
 
 
 @mutation(REPLICATE)
@@ -229,7 +229,7 @@ def _() -> None:
 @mutation(CONTEXT)
 def _() -> None:
     """context: positions are those of a contiguous part"""
-    forward_backward.Parallel.forward = lambda self, tokens: self.model(tokens)  # type: ignore[method-assign]
+    forward_and_backward.Parallel.forward = lambda self, tokens: self.model(tokens)  # type: ignore[method-assign]
 
 
 @mutation(CONTEXT)

@@ -23,7 +23,7 @@ from trainmaster.contract.config import OptimizerConfig, TrainingConfig
 from trainmaster.errors import ConfigError
 from trainmaster.optim.optimizer import ShardOptimizer
 from trainmaster.parallel.elementwise_dtensor import elementwise
-from trainmaster.parallel.forward_backward import Parallel
+from trainmaster.parallel.forward_and_backward import Parallel
 from trainmaster.parallel.redistribute import local
 
 DEVICE = torch.device("cuda", 0)

@@ -2,8 +2,8 @@
 
 The batch of a step has `batch.global` slots. Slot s of a step that starts after `consumed` samples holds sample
 `consumed + s` of the endless sequence of epochs. So every world size sees the same samples, and one integer is enough
-to resume. Positions that are left out (`skips`) are passed over. The import of this package imports neither torch nor
-numpy; `build` does.
+to resume. Positions that are left out (`skipped_samples`) are passed over. The import of this package imports neither
+torch nor numpy; `build` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Samples that a run leaves out. Samples before them keep their positions. Only integers, as in `order`."""
+"""Samples that a run leaves out. Samples before them keep their positions. Only integers, as in `sample_order`."""
 
 from __future__ import annotations
 

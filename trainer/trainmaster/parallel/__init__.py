@@ -28,7 +28,7 @@ from trainmaster.models import allowed_parallelism
 from trainmaster.parallel import context_parallel, data_parallel, expert_parallel, fsdp, tensor_parallel
 from trainmaster.parallel.blocks import compiling, float8, recompute
 from trainmaster.parallel.elementwise_dtensor import elementwise
-from trainmaster.parallel.forward_backward import Parallel
+from trainmaster.parallel.forward_and_backward import Parallel
 from trainmaster.parallel.forward_rng import ForwardRng
 from trainmaster.parallel.gradient_buckets import Replicas
 from trainmaster.parallel.gradient_norm import gradient_norm_squared, local_gradients, scale_gradients_

@@ -24,7 +24,7 @@ from trainmaster.errors import ConfigError
 from trainmaster.parallel import StepShape
 from trainmaster.parallel import parallelize as spread
 from trainmaster.parallel.blocks import compiling
-from trainmaster.parallel.forward_backward import Parallel
+from trainmaster.parallel.forward_and_backward import Parallel
 from trainmaster.parallel.local_devices.several_devices import Devices, over_devices
 
 IN_ONE_PROCESS = ("pp", "dpReplicate")

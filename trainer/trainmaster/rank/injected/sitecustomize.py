@@ -71,7 +71,7 @@ def _inherits_record() -> bool:
 
 
 def _open_record() -> bool:
-    """Open the rank's record where a program above this one has it, and claim it as `injection` does.
+    """Open the rank's record where a program above this one has it, and claim it as `executed_rank_observation` does.
 
     `conda run` and all that starts programs by Python's `subprocess` close what they have inherited. The channel can't
     be opened in this way, so the agent finds this program's last words in its output. False: there is no record, or
