@@ -12,14 +12,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from trainmaster.contract.wire import RankState, Recurrence, Verdict
+from trainmaster.contract.wire import RankState, Recurrence
 from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.change import counted
-from trainmaster_operator.planning.facts.fault import MESSAGE, Fault
+from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import Recovery, Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.timestamps import seconds_of, since
 from trainmaster_operator.planning.facts.view import View, stepped_to
+from trainmaster_operator.planning.failure.message_comparison import raised_at, way_of, without_what_varies
 
 OTHERS_WAIT_S = 5.0
 """Seconds for which the verdict of a program that certainly cannot start on one rank waits for the other ranks,
@@ -32,10 +33,6 @@ round counts as one without a step."""
 EVERY_RANK = "every rank failed in this way before its first step, so a restart would not help"
 TWICE = "the job failed twice in this way before its first step, so a third try would not help"
 
-_VARIES = re.compile(r"0x[0-9a-fA-F]+|(?:/[^\s'\":,;()]+)+|\b[0-9a-fA-F]{8,}\b|\d+")
-"""What differs between ranks and between tries: addresses, paths, identifiers, numbers."""
-
-_FRAME = re.compile(r'^ *(File ".+", line \d+, in .+)$', re.MULTILINE)
 
 _EXCEPTION = re.compile(r"[A-Za-z_]\w*(?=:)")
 """The type of an exception at the beginning of its message."""
@@ -113,8 +110,8 @@ def _came_before(view: View, fault: Fault) -> bool:
     last = view.status.lastFailure
     if last is None or last.round >= view.status.round:
         return False
-    way = (fault.cause.value, fault.shell_code, _shape(fault.message))
-    return (last.cause, last.exitCode, _shape(last.message)) == way
+    way = (fault.cause.value, fault.shell_code, without_what_varies(fault.message))
+    return (last.cause, last.exitCode, without_what_varies(last.message)) == way
 
 
 def _after(view: View, fault: Fault) -> str:
@@ -127,14 +124,8 @@ def _after(view: View, fault: Fault) -> str:
 def _came_from_the_same_line(view: View, fault: Fault) -> bool:
     """Return whether this exception and the last one were raised at the same line of the same file."""
     last = view.status.lastFailure
-    place = _raised_at(fault.traceback)
-    return last is not None and place != "" and _raised_at(last.traceback) == place
-
-
-def _raised_at(traceback: str) -> str:
-    """Return the last frame of a traceback: the file, the line and the function; "" if there is none."""
-    frames = _FRAME.findall(traceback)
-    return frames[-1] if frames else ""
+    place = raised_at(fault.traceback)
+    return last is not None and place != "" and raised_at(last.traceback) == place
 
 
 def _answered(recovery: Recovery, fault: Fault, step: int) -> bool:
@@ -169,12 +160,4 @@ def _alike(view: View, verdicts: Sequence[AgentRecord]) -> bool:
     """Return whether all verdicts report, with the same message, a program that cannot start."""
     said = [agent.verdict for agent in verdicts if agent.verdict is not None]
     certain = bool(said) and all(verdict.recurs is Recurrence.CERTAIN for verdict in said)
-    return certain and len({_way(verdict) for verdict in said}) == 1 and _is_early(view)
-
-
-def _way(verdict: Verdict) -> tuple[str, int | None, str]:
-    return verdict.cause.value, verdict.exit_code, _shape(verdict.message)
-
-
-def _shape(message: str) -> str:
-    return " ".join(_VARIES.sub("#", message[:MESSAGE]).split())
+    return certain and len({way_of(verdict) for verdict in said}) == 1 and _is_early(view)
