@@ -10,7 +10,7 @@ from trainmaster_operator.planning.facts.fault import FATAL, Fault, of_verdict
 from trainmaster_operator.planning.facts.job_state import Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.failure import drain, early_leaver, pod_differences, repeated_failure
+from trainmaster_operator.planning.failure import drain, early_leaver, final_failure, pod_differences, repeated_failure
 from trainmaster_operator.planning.liveness import hang, silent_agents, straggler
 
 CASCADE_WAIT_S = 1.0
@@ -33,7 +33,7 @@ def find_first_cause(view: View) -> Fault | None:
     hopeless = repeated_failure.on_every_rank(view, verdicts)
     if hopeless is not None and hopeless.verdict is not None:
         fault = of_verdict(view, hopeless, hopeless.verdict, fatal=True, floor=Rung.IN_PLACE)
-        return replace(fault, hopeless=repeated_failure.EVERY_RANK)
+        return replace(fault, hopeless=final_failure.EVERY_RANK)
     if (differing := pod_differences.differing_pods(view)) is not None:
         return differing
     found = drain.saved(view) or silent_agents.ended(view) or silent_agents.replaced(view) or _store_lost(view)

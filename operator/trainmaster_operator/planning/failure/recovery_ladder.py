@@ -20,12 +20,14 @@ from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.failure import (
     failure_budget,
+    final_failure,
     hold,
     repeated_failure,
     rule_matching,
     smaller_batch_or_skipped_samples,
 )
-from trainmaster_operator.planning.lifecycle import elastic_resize, suspend
+from trainmaster_operator.planning.failure.final_failure import fail
+from trainmaster_operator.planning.lifecycle import elastic_resize
 from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import open_round
 
@@ -33,14 +35,6 @@ _RUNGS = {
     RuleAction.RESTART_IN_PLACE: Rung.IN_PLACE,
     RuleAction.REPLACE_POD: Rung.POD,
     RuleAction.RESTART_ALL: Rung.FULL,
-}
-
-_ADVICE = {
-    Cause.CONFIG_ERROR: "the configuration is wrong, so a restart would not help",
-    Cause.DATA_ERROR: "the data is wrong, so a restart would not help",
-    Cause.DIVERGED: "training diverged, so a restart would not help",
-    Cause.FENCED: "another job writes into the same checkpoint directory",
-    Cause.CHECKPOINT_FAILED: "all steps are done, but the last one could not be saved",
 }
 
 
@@ -73,21 +67,22 @@ def _by_rule(view: View, fault: Fault, action: RuleAction) -> Change | None:
 
 def _by_cause(view: View, fault: Fault) -> Change:
     if fault.fatal:
-        advice = fault.hopeless or _ADVICE.get(fault.cause, "a restart would not help")
-        return fail(view, fault, f"{advice}: {fault.message}")
+        return fail(view, fault, final_failure.explain_fatal(fault))
     if repeated_failure.is_repeated(view, fault):
-        return fail(view, fault, f"{repeated_failure.TWICE}: {fault.message}")
+        return fail(view, fault, f"{final_failure.TWICE}: {fault.message}")
     if _is_free(fault, view.status.spent, view.highest_step()):
         return _free_restart(view, fault)
     if fault.cause is Cause.FENCED:
-        return fail(view, fault, f"{_ADVICE[Cause.FENCED]}: {fault.message}")
+        return fail(view, fault, f"{final_failure.ADVICE[Cause.FENCED]}: {fault.message}")
     divisor = smaller_batch_or_skipped_samples.halved(view, fault)
     if divisor is not None:
         return _free_restart(view, fault, f"with micro-batches of 1/{divisor} of their size", microDivisor=divisor)
     tried = repeated_failure.restarts_in_vain(view, fault)
     if repeated_failure.is_certain(tried):
         # With fewer pods the data is shared differently, so shrinking may still help where the job allows it.
-        return elastic_resize.shrink(view, fault) or fail(view, fault, repeated_failure.explain_end(view, tried, fault))
+        return elastic_resize.shrink(view, fault) or fail(
+            view, fault, final_failure.explain_same_failure(view, tried, fault)
+        )
     if not tried:
         return _climb(view, fault, fault.floor)
     how = "because the restart before ended in the same failure after the same step"
@@ -104,14 +99,8 @@ def _climb(view: View, fault: Fault, floor: Rung, how: str = "") -> Change:
     shrunk = elastic_resize.shrink(view, fault)
     if shrunk is not None:
         return shrunk
-    r = view.status.restarts
-    tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
-    again = (
-        f"; the previous failure was the same, after the same step {fault.step}"
-        if repeated_failure.is_last_again(view, fault)
-        else ""
-    )
-    return fail(view, fault, f"the recovery budget is exhausted after {tried}{again}: {fault.message}")
+    again = repeated_failure.is_last_again(view, fault)
+    return fail(view, fault, final_failure.explain_spent_budget(view, fault, is_last_again=again))
 
 
 def _skip(view: View, fault: Fault) -> Change | None:
@@ -123,29 +112,13 @@ def _skip(view: View, fault: Fault) -> Change | None:
     limits, step = view.spec.recovery.budget, view.highest_step()
     rung = failure_budget.affordable(limits, view.status.spent, fault.cause.value, Rung.IN_PLACE, step, view.now)
     if rung is not Rung.IN_PLACE:
-        count = sum(end - first for first, end in view.status.skipped)
-        return fail(view, fault, f"training still diverges although {count} samples are skipped: {fault.message}")
+        return fail(view, fault, final_failure.explain_divergence(view, fault))
     words = f"without samples {fault.samples[0]} to {fault.samples[1] - 1}"
     return _restart(view, fault, rung, rung, words, skipped=ranges)
 
 
 def _free_restart(view: View, fault: Fault, how: str = "", **fields: object) -> Change:
     return _restart(view, fault, fault.floor, Rung.FREE, how, **fields)
-
-
-def fail(view: View, fault: Fault, words: str) -> Change:
-    """Return the change that ends the job as failed. `words`: the message for events and status."""
-    failure = fault.record(view)
-    return changed(
-        view.status,
-        warning("Failed", f"{fault.title}: {words}"[:1024]),
-        phase=JobPhase.FAILED,
-        completionTime=rfc3339(view.now),
-        lastFailure=failure.model_copy(update={"message": words[:1024]}),
-        stopAt=None,
-        stopBound=False,
-        recoveries=suspend.given_up(view.status.recoveries, view.now),
-    )
 
 
 def _restart(view: View, fault: Fault, rung: Rung, charged: Rung, how: str = "", **more: object) -> Change:

@@ -9,12 +9,10 @@ so the budget decides both.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from trainmaster.contract.wire import RankState, Recurrence
 from trainmaster_operator.planning.facts import script_step_count
-from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import Recovery, Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord
@@ -29,13 +27,6 @@ which import for seconds and at different speeds."""
 UNSEEN_S = 600.0
 """If no step of the job is known, perhaps because its steps cannot be counted: seconds after its start for which a
 round counts as one without a step."""
-
-EVERY_RANK = "every rank failed in this way before its first step, so a restart would not help"
-TWICE = "the job failed twice in this way before its first step, so a third try would not help"
-
-
-_EXCEPTION = re.compile(r"[A-Za-z_]\w*(?=:)")
-"""The type of an exception at the beginning of its message."""
 
 
 def on_every_rank(view: View, verdicts: Sequence[AgentRecord]) -> AgentRecord | None:
@@ -94,17 +85,6 @@ def is_certain(tried: Sequence[Rung]) -> bool:
     return len(tried) > 1 and any(rung is not Rung.IN_PLACE for rung in tried)
 
 
-def explain_end(view: View, tried: Sequence[Rung], fault: Fault) -> str:
-    """Return why the job ends, with the rule that would end it at the first of these failures."""
-    named = _EXCEPTION.match(fault.message)
-    message = f", message: {named[0]}" if named else ""
-    return (
-        f"the same failure came {len(tried) + 1} times {_after(view, fault)}, the last time with a new pod, so "
-        f"another restart would not help: {fault.message[:700]}. To end the job at the first such failure, add the "
-        f"rule {{causes: [{fault.cause.value}]{message}, action: Fail}} to spec.recovery.rules"
-    )
-
-
 def _came_before(view: View, fault: Fault) -> bool:
     """Return whether the last failure, in an earlier round, had the same cause, exit code and message."""
     last = view.status.lastFailure
@@ -112,13 +92,6 @@ def _came_before(view: View, fault: Fault) -> bool:
         return False
     way = (fault.cause.value, fault.shell_code, without_what_varies(fault.message))
     return (last.cause, last.exitCode, without_what_varies(last.message)) == way
-
-
-def _after(view: View, fault: Fault) -> str:
-    """Return after which step a failure came. If the step of the job is not known, the processes' own count is."""
-    if script_step_count.is_known(view.status):
-        return f"after step {fault.step}"
-    return f"after {counted(fault.step, 'step')} since the last start"
 
 
 def _came_from_the_same_line(view: View, fault: Fault) -> bool:
