@@ -15,7 +15,7 @@ from trainmaster.data import text_files, token_files
 from trainmaster.data.source import IGNORED, Batch, Source
 from trainmaster.data.source_options import LabelledOptions, TextOptions, TokenOptions, WindowOptions
 from trainmaster.errors import ConfigError, DataError, unknown
-from trainmaster.models import model_facts as facts_of
+from trainmaster.models import facts as facts_of
 from trainmaster.models.model_facts import Objective
 from trainmaster.models.open_options import read
 

@@ -11,7 +11,7 @@ from trainmaster.contract.config import BatchConfig, EvaluationConfig, TrainingC
 from trainmaster.data import text_files, token_files
 from trainmaster.data.source import Source
 from trainmaster.errors import ConfigError, DataError
-from trainmaster.models import model_facts
+from trainmaster.models import facts
 
 if TYPE_CHECKING:
     from trainmaster.data.labelled_samples import Labelled
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def find(config: TrainingConfig, evaluation: EvaluationConfig) -> text_files.Text | token_files.Tokens | Labelled:
     """Return the data of an evaluation. Raises ConfigError if it is missing, or has no sample that the model can
     take."""
-    context = model_facts(config.model).context
+    context = facts(config.model).context
     with _of_evaluation():
         data.objective(_as_job(config, evaluation))
         found = data.find(evaluation.data)

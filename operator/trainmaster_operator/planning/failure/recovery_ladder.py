@@ -80,9 +80,8 @@ def _by_cause(view: View, fault: Fault) -> Change:
     tried = repeated_failure.restarts_in_vain(view, fault)
     if repeated_failure.is_certain(tried):
         # With fewer pods the data is shared differently, so shrinking may still help where the job allows it.
-        return elastic_resize.shrink(view, fault) or fail(
-            view, fault, final_failure.explain_same_failure(view, tried, fault)
-        )
+        shrunk = elastic_resize.shrink(view, fault)
+        return shrunk or fail(view, fault, final_failure.explain_same_failure(view, tried, fault))
     if not tried:
         return _climb(view, fault, fault.floor)
     how = "because the restart before ended in the same failure after the same step"

@@ -41,7 +41,7 @@ class Slice:
     cp: int
     ep: int
     tensor: TensorConfig
-    context_parallel: ContextConfig
+    context: ContextConfig
     precision: str
     recompute: str
 
