@@ -22,8 +22,9 @@ from pathlib import Path
 
 from trainmaster_operator.cluster.port import DELETED, POD, Conflict, Gone, NotFound, Object, Unavailable
 from trainmaster_operator.local import kubelet_status, memory_volumes, process_tree
+from trainmaster_operator.local.inherited_variables import base_environment
 from trainmaster_operator.local.pod_devices import DevicePool
-from trainmaster_operator.local.pod_process import POD_IP, LocalPod, StartError, base_environment
+from trainmaster_operator.local.pod_process import POD_IP, LocalPod, StartError
 from trainmaster_operator.local.store_client import SocketCluster
 
 NODE = "local"
