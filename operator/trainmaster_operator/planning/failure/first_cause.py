@@ -11,7 +11,7 @@ from trainmaster_operator.planning.facts.job_state import Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.failure import drain, early_leaver, final_failure, pod_differences, repeated_failure
-from trainmaster_operator.planning.liveness import hang, silent_agents, straggler
+from trainmaster_operator.planning.liveness import ended_pods, hang, silent_agents, straggler
 
 CASCADE_WAIT_S = 1.0
 """Seconds for which verdicts of ranks that only lost a peer wait for the report of the peer's own agent."""
@@ -36,7 +36,7 @@ def find_first_cause(view: View) -> Fault | None:
         return replace(fault, hopeless=final_failure.EVERY_RANK)
     if (differing := pod_differences.differing_pods(view)) is not None:
         return differing
-    found = drain.saved(view) or silent_agents.ended(view) or silent_agents.replaced(view) or _store_lost(view)
+    found = drain.saved(view) or ended_pods.ended(view) or ended_pods.replaced(view) or _store_lost(view)
     if found is not None:
         return found
     if not causes and (silent := silent_agents.lost(view)) is not None:
