@@ -19,6 +19,7 @@ from trainmaster_operator.planning.lifecycle import (
     checkpoint_conditions,
     elastic_resize,
     finish,
+    finished_job_cleanup,
     job_progress,
     job_totals,
     operator_absence,
@@ -61,10 +62,10 @@ def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
             return _write_intent(spec, status, change, observed, now)
     view = look(spec, status, observed, now)
     if status.phase.finished:
-        if finish.is_expired(view):
+        if finished_job_cleanup.is_expired(view):
             return Decision(status, delete_job=True)
-        deletes, due = finish.leftovers(view)
-        return Decision(status, delete=deletes, requeue_after_s=_soonest(due, finish.expiry_s(view)))
+        deletes, due = finished_job_cleanup.leftovers(view)
+        return Decision(status, delete=deletes, requeue_after_s=_soonest(due, finished_job_cleanup.expiry_s(view)))
     change = _decide(view)
     if change is not None:
         status = _apply_updates(view, change.status)
@@ -159,7 +160,7 @@ def _write_intent(spec: JobSpec, before: JobState, change: Change, observed: Obs
         status = status.model_copy(update={"avoidedInVain": False})
     if status.round != before.round and status.roundMinor == before.roundMinor:
         status = status.model_copy(update={"roundMinor": 0})  # The leader opens this round itself.
-    status = finish.without_pods(status).model_copy(
+    status = finished_job_cleanup.without_pods(status).model_copy(
         update={
             "leaderEpoch": observed.epoch,
             "observedGeneration": observed.generation,

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
-from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
-from trainmaster_operator.planning.facts.observation import PodToDelete
+from trainmaster_operator.planning.facts.job_state import Failure, JobPhase
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since
-from trainmaster_operator.planning.facts.view import ENDED, View
+from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.lifecycle.suspend import given_up
 from trainmaster_operator.planning.placement import scheduling_gates
-
-FINISH_GRACE_S = 10.0
-"""Seconds that agents have to end by themselves, so that their pods count as succeeded and keep their logs."""
 
 
 def complete(view: View) -> Change | None:
@@ -69,49 +65,6 @@ def overdue_s(view: View) -> float | None:
     if limit is None or scheduling_gates.hold(view):
         return None
     return limit + scheduling_gates.held_s(view.status, view.now) - since(view.status.startTime, view.now)
-
-
-def is_expired(view: View) -> bool:
-    """Return whether a finished job is older than ttlSecondsAfterFinished."""
-    left = expiry_s(view)
-    return left is not None and left <= 0
-
-
-def expiry_s(view: View) -> float | None:
-    """Return the seconds until a finished job is deleted; None if it is kept."""
-    ttl = view.spec.ttlSecondsAfterFinished
-    return None if ttl is None else ttl - since(view.status.completionTime, view.now)
-
-
-def leftovers(view: View) -> tuple[tuple[PodToDelete, ...], float | None]:
-    """Return the pods of a finished job to delete now, and the seconds until more may be deleted; None if no more
-    will be."""
-    policy = view.spec.cleanPodPolicy
-    waited = since(view.status.completionTime, view.now)
-    deletes: list[PodToDelete] = [
-        PodToDelete(p.name, p.uid, "stale", 0.0 if p.node_lost else None)
-        for p in view.others
-        if p.phase not in ENDED and not p.deleting
-    ]
-    waiting = False
-    for pod in view.pods:
-        if pod is None or pod.deleting or policy == "None":
-            continue
-        if pod.phase in ENDED and not pod.lingers:
-            if policy == "All":
-                deletes.append(PodToDelete(pod.name, pod.uid, "the job is over", 0.0))
-        elif waited >= FINISH_GRACE_S:
-            deletes.append(PodToDelete(pod.name, pod.uid, "the job is over"))
-        else:
-            waiting = True
-    return tuple(deletes), FINISH_GRACE_S - waited if waiting else None
-
-
-def without_pods(status: JobState) -> JobState:
-    """Return the status of a finished job with no pod counted as ready. The target numbers stay."""
-    if not status.phase.finished or (status.workers.ready, status.workers.spares) == (0, 0):
-        return status
-    return status.model_copy(update={"workers": status.workers.model_copy(update={"ready": 0, "spares": 0})})
 
 
 def _done(ranks: int) -> str:
