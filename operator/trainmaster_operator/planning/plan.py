@@ -35,6 +35,7 @@ from trainmaster_operator.planning.placement import (
     pod_slots,
     scheduling_gates,
     spare_pods,
+    stale_pods,
 )
 from trainmaster_operator.planning.rounds import coordinated_stop, leaderless_restart, open_round
 
@@ -76,19 +77,19 @@ def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
     if status.phase is JobPhase.SUSPENDED:
         return Decision(status, delete=suspend.removals(view))
     if status.phase is JobPhase.HELD:
-        due = _soonest(finish.overdue_s(view), pod_slots.stale_due_s(view))
-        return Decision(status, delete=pod_slots.stale(view), requeue_after_s=due)
+        due = _soonest(finish.overdue_s(view), stale_pods.stale_due_s(view))
+        return Decision(status, delete=stale_pods.stale(view), requeue_after_s=due)
     return Decision(
         status,
         create=pod_slots.missing(view),
-        delete=pod_slots.stale(view),
+        delete=stale_pods.stale(view),
         requeue_after_s=_soonest(
             finish.overdue_s(view),
             pending_pods.overdue_s(view),
             gang_release.release_due_s(view),
             node_rejection.due_s(view),
             pod_slots.missing_due_s(view),
-            pod_slots.stale_due_s(view),
+            stale_pods.stale_due_s(view),
             first_cause.cascade_due_s(view),
             silent_agents.lost_due_s(view),
             hang.hang_due_s(view),

@@ -19,7 +19,8 @@ from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.placement import scheduling_gates
 from trainmaster_operator.planning.placement.gang_release import SCHEDULED
 from trainmaster_operator.planning.placement.node_score import EXCLUDED_FROM, MOST, WEIGHTS, score
-from trainmaster_operator.planning.placement.pod_slots import ignored, raised
+from trainmaster_operator.planning.placement.pod_slots import raised
+from trainmaster_operator.planning.placement.stale_pods import ignored
 
 PATIENCE_S = 600.0
 """Seconds for which pods must find no place before they may use tainted nodes; during this time there must also be
