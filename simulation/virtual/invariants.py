@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmaster_operator.api.api_group import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.cluster import objects
 from trainmaster_operator.cluster.port import ADDED, DELETED, EVENT, JOB, POD, Object, WatchEvent
 from trainmaster_operator.planning.facts.job_state import JobState

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from trainmaster.contract.wire import Cause, DirectiveState, RankReport, RankState, StoreAddress, Verdict
-from trainmaster_operator.api.api_group import unpack_counts, unpack_ranges
+from trainmaster_operator.api.compact_lists import unpack_counts, unpack_ranges
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning import directive, plan
 from trainmaster_operator.planning.facts.job_state import JobState

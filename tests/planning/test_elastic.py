@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.planning.world import World, job_spec, pending, running, script_spec, verdict
-from trainmaster_operator.api.api_group import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning import directive
 from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, Restarts

@@ -11,7 +11,7 @@ from hypothesis.stateful import invariant, rule
 from tests.planning.model import Model
 from tests.planning.test_properties import Job
 from tests.planning.world import World, job_spec, running
-from trainmaster_operator.api.api_group import pack_ranges, unpack_counts, unpack_ranges
+from trainmaster_operator.api.compact_lists import pack_ranges, unpack_counts, unpack_ranges
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.view import look
 from trainmaster_operator.planning.rounds import allowed_sizes, open_round

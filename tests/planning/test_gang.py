@@ -9,7 +9,7 @@ import pytest
 
 from tests.planning.test_pending import waiting
 from tests.planning.world import World, job_spec, opened, running
-from trainmaster_operator.api.api_group import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.planning import plan
 from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
 from trainmaster_operator.planning.facts.observation import NewPlaces, Observation, PodRecord, Refusal

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainmaster_operator.api.api_group import unpack_ranges
+from trainmaster_operator.api.compact_lists import unpack_ranges
 from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.planning.facts.job_state import JobState

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainmaster.contract.wire import Directive
-from trainmaster_operator.api.api_group import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec
 from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import (

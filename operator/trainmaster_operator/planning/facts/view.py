@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmaster.contract.wire import RankReport
-from trainmaster_operator.api.api_group import unpack_counts, unpack_ranges
+from trainmaster_operator.api.compact_lists import unpack_counts, unpack_ranges
 from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.computed_once import attribute

@@ -7,7 +7,7 @@ smaller job no longer needs are removed.
 
 from __future__ import annotations
 
-from trainmaster_operator.api.api_group import pack_counts
+from trainmaster_operator.api.compact_lists import pack_counts
 from trainmaster_operator.planning.facts.change import (
     RECOVERIES,
     Change,

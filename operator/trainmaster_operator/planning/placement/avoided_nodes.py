@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.api_group import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.change import Change, changed, known_condition, warning
 from trainmaster_operator.planning.facts.job_state import JobState

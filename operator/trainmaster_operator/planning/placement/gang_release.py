@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 
-from trainmaster_operator.api.api_group import pack_counts
+from trainmaster_operator.api.compact_lists import pack_counts
 from trainmaster_operator.planning.facts.change import Change, changed, warning
 from trainmaster_operator.planning.facts.job_state import ReleasedStatus
 from trainmaster_operator.planning.facts.observation import PodRecord

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.api.api_group import pack_counts
+from trainmaster_operator.api.compact_lists import pack_counts
 from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.planning.facts.change import Change, changed, counted, normal
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, WorkersStatus

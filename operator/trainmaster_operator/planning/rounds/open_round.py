@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainmaster.contract.wire import StoreAddress
-from trainmaster_operator.api.api_group import pack_ranges
+from trainmaster_operator.api.compact_lists import pack_ranges
 from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.change import Change, changed, counted, normal
 from trainmaster_operator.planning.facts.job_state import JobPhase

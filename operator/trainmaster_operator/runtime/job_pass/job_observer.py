@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainmaster_operator.api.api_group import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import Cluster
 from trainmaster_operator.control.fleet import Fleet

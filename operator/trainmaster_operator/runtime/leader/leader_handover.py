@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainmaster_operator.api.api_group import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.cluster.port import POD, Cluster, Conflict, NotFound
 from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.view import WORKER
