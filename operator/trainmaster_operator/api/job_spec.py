@@ -9,7 +9,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from trainmaster.contract.config import CheckpointConfig, Name, Strict, TrainingConfig, TrainingSpec
 from trainmaster_operator.api.api_group import API_VERSION, JOB_KIND
-from trainmaster_operator.api.memory_tier_spec import Quantity, RamSpec, bytes_of
+from trainmaster_operator.api.memory_tier_spec import RamSpec
+from trainmaster_operator.api.quantities import Quantity, bytes_of
 from trainmaster_operator.api.recovery_spec import SECONDS, RecoverySpec
 from trainmaster_operator.api.validation import cross_field_rules
 from trainmaster_operator.api.validation.problem import dotted

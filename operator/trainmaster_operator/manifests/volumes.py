@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
-from trainmaster_operator.api.memory_tier_spec import bytes_of, quantity_of
+from trainmaster_operator.api.quantities import bytes_of, quantity_of
 from trainmaster_operator.manifests.keyed_lists import Object, joined
 
 IDENTITY_PATH = "/var/run/trainmaster"
