@@ -38,7 +38,7 @@ from trainmaster.errors import ConfigError, Diverged
 from trainmaster.host import allocator, atomic_write
 from trainmaster.loggers import Loggers
 from trainmaster.models import allowed_parallelism
-from trainmaster.optim import optimizer
+from trainmaster.optim import learning_rate, optimizer
 from trainmaster.parallel.blocks import precision
 from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.rank import exception_verdict, injected_faults
@@ -270,7 +270,7 @@ class Training:
         factor = self._factor(norm)
         if factor is not None:
             parallel.scale_gradients_(self.model, factor)
-        rate = optimizer.learning_rate(step, config.steps, config.optimizer)
+        rate = learning_rate.learning_rate(step, config.steps, config.optimizer)
         largest = self.scale.unscaled(norms.max())
         first = self.scale.unscaled(totals[5].sqrt())
         told = [totals[0], largest, totals[4], first, *([self.scale.value.double()] if self.scale.on else [])]
