@@ -14,7 +14,7 @@ from trainmaster.contract.wire.atomic_replace import replace
 from trainmaster_operator.cli import output_folder
 from trainmaster_operator.cli.display import recovery_tables
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
-from trainmaster_operator.cli.display.status_diff import loss, rate, seconds
+from trainmaster_operator.cli.display.number_words import loss, rate, seconds
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.report import goodput_table, html_page, report_curves, report_failure
 from trainmaster_operator.cli.report.guessing_loss import guessing_loss
