@@ -1,4 +1,4 @@
-"""Constants of the API group, and functions for compact lists of numbers."""
+"""Names of the API group: its kind, its version, and the name of this operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory tier of checkpoints: its fields in a job's spec, and the conversion of amounts of memory to numbers."""
+"""`spec.checkpoint.ram`: the memory tier of checkpoints."""
 
 from __future__ import annotations
 

@@ -9,21 +9,12 @@ from typing import Annotated
 from pydantic import Field
 
 _AMOUNT = r"[1-9][0-9]*(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?"
-
-
 Quantity = Annotated[str, Field(max_length=32, pattern=f"^{_AMOUNT}$")]
 """An amount of memory as Kubernetes writes it."""
-
-
 QuantityOrNone = Annotated[str, Field(max_length=32, pattern=f"^(0|{_AMOUNT})$")]
 
-
 _FACTORS = {"m": 1e-3, "": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-
-
 _FACTORS |= {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)}
-
-
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(m|[kMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
 
 

@@ -1,4 +1,4 @@
-"""Optimizers, and their learning rate as a pure function of the step."""
+"""Optimizers over the shards of a rank: AdamW, SGD and Muon, with their groups of parameters."""
 
 from __future__ import annotations
 

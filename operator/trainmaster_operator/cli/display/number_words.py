@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.cli.display.status_diff import MOST_LOSS
+MOST_LOSS = 1e5
 
 
 def loss(text: str) -> str:

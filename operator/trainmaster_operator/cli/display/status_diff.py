@@ -13,7 +13,6 @@ from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState, Recovery, Rung
 
 MESSAGE_LIMIT = 160
-MOST_LOSS = 1e5
 
 RUNGS = {
     Rung.IN_PLACE: "the ranks restart in place",

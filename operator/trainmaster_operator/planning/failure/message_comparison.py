@@ -10,7 +10,6 @@ from trainmaster_operator.planning.facts.fault import MESSAGE
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|(?:/[^\s'\":,;()]+)+|\b[0-9a-fA-F]{8,}\b|\d+")
 """What differs between ranks and between tries: addresses, paths, identifiers, numbers."""
 
-
 _FRAME = re.compile(r'^ *(File ".+", line \d+, in .+)$', re.MULTILINE)
 
 

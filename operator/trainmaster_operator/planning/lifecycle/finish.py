@@ -1,4 +1,7 @@
-"""How a job ends, and what happens to its pods then."""
+"""How a job ends: because its ranks are done, at its deadline, or for a reason that is no failure of its ranks.
+
+The words of a failure that ends a job are in `failure.final_failure`; its pods are deleted by `finished_job_cleanup`.
+"""
 
 from __future__ import annotations
 

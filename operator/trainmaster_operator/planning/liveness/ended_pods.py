@@ -12,8 +12,6 @@ from trainmaster_operator.planning.failure import drain
 from trainmaster_operator.planning.rounds import round_pod_identity
 
 _FREE = (Cause.EVICTED, Cause.PREEMPTED)
-
-
 _REASONS = {
     "OOMKilled": Cause.OUT_OF_MEMORY,
     "Evicted": Cause.EVICTED,
@@ -28,22 +26,14 @@ _REASONS = {
     "UnexpectedAdmissionError": Cause.REFUSED,
     "InitContainerFailed": Cause.CRASH,
 }
-
-
 _DISRUPTIONS = {"PreemptionByScheduler": Cause.PREEMPTED, "DeletionByPodGC": Cause.NODE_LOST}
-
-
 _NOT_STARTED = ("StartError", "ContainerCannotRun")
-
-
 _NO_PROGRAM = re.compile(
     r"executable file not found|no such file or directory|not a directory|exec format error|permission denied"
     r"|unable to find user|no matching entries in passwd file",
     re.IGNORECASE,
 )
 """Messages of a container runtime for which the template is to blame: every node would give the same message."""
-
-
 _FATAL_CODES = (ExitCode.CONFIG_ERROR, ExitCode.DATA_ERROR, ExitCode.DIVERGED, ExitCode.DO_NOT_RESTART)
 
 

@@ -1,4 +1,4 @@
-"""Pods that ended, and agents that are silent."""
+"""Agents of which nothing was heard for too long, and nodes that do not answer either."""
 
 from __future__ import annotations
 

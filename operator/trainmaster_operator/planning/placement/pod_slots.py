@@ -1,4 +1,4 @@
-"""Slots, incarnations, and the pods that should exist."""
+"""Slots, incarnations, and the pods to create. Those to delete are in `stale_pods`."""
 
 from __future__ import annotations
 

@@ -9,12 +9,10 @@ UNHEARD_S = 15.0
 """Seconds within which a live kubelet notices a pod. Usually it takes a second or less, and longer when the kubelet
 restarts."""
 
-
 PATIENCE_S = 5.0
 """Seconds for which the replacement of a pod that storage fences off waits until the kubelet confirms the end of the
 old pod. After that the replacement is created while the old pod still exists. The old pod keeps its devices until it
 has ended, so no other pod gets them."""
-
 
 SCRIPT_FORCE_AFTER_S = 20.0
 """The same for a script's pod on a node that does not answer the cluster, counted from the last answer of a leader
