@@ -22,8 +22,9 @@ from trainmaster_operator.cluster.port import (
     TooManyRequests,
     Unavailable,
 )
+from trainmaster_operator.control.agent_pacing import CROWD
 from trainmaster_operator.control.authentication import Admission, Claim, Credential
-from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Key, Refused
+from trainmaster_operator.control.fleet import Fleet, FleetSettings, Key, Refused
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.planning.facts.observation import EventType
 from trainmaster_operator.planning.lifecycle import checkpoint_conditions
