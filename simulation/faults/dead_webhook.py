@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from simulation.faults.simulated_fault import Fault
 from simulation.faults.workload_faults import Act
-from simulation.virtual.faulty_cluster import Rates
+from simulation.virtual.cluster_faults import Rates
 from simulation.virtual.operator_process import OperatorProcess
 from simulation.virtual.virtual_world import LATENCY_S, World
 from trainmaster_operator.cluster.port import POD, REVISION, SERVICE, Object, Unavailable

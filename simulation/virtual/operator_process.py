@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from simulation.virtual.faulty_cluster import FaultyCluster, OperatorCrash
+from simulation.virtual.cluster_faults import OperatorCrash
+from simulation.virtual.faulty_cluster import FaultyCluster
 from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, decode, encode
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cluster.port import EVENT, LEASE, Object

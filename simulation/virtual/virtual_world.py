@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulation.virtual.autoscaler import GrowingCluster, Growth
-from simulation.virtual.faulty_cluster import Rates
+from simulation.virtual.cluster_faults import Rates
 from simulation.virtual.invariants import Watch
 from simulation.virtual.operator_process import OperatorProcess
 from simulation.virtual.virtual_agent import SimAgent
