@@ -1,4 +1,4 @@
-"""Operators with a bug each, as one might write them: does the simulator find it, and in how many schedules?"""
+"""Operators with a bug each, as one might write them. `bug_search` says whether the simulator finds them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from simulation.schedule_runs.crash_matrix import SCENARIOS, crash_runs
-from simulation.schedule_runs.simulated_run import run_growing_seed, run_seed
 from simulation.virtual.virtual_storage import Checkpoint, Storage
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
@@ -41,36 +39,6 @@ class Bug:
     made: Callable[[], Made]  # the operator's policies with it, fresh for each schedule
     scenario: str = ""  # of the crash matrix: an operator must die at a certain write for it to show
     growing: bool = False  # it shows only on clusters whose nodes come late
-
-
-@dataclass(frozen=True)
-class Found:
-    bug: str
-    schedules: int  # tried until it was found, or at all
-    violation: str  # "" if it was not
-
-
-def find(bug: Bug, most: int, first: int = 0) -> Found:
-    """The first schedule in which it breaks a promise, or the first crash in its scenario."""
-    if bug.scenario:
-        return _find_by_crashes(bug)
-    run = run_growing_seed if bug.growing else run_seed
-    for seed in range(first, first + most):
-        with bug.made() as policies:
-            outcome = run(seed, policies)
-        if outcome.violations:
-            return Found(bug.name, seed - first + 1, outcome.violations[0])
-    return Found(bug.name, most, "")
-
-
-def _find_by_crashes(bug: Bug) -> Found:
-    scenario = next(scenario for scenario in SCENARIOS if scenario.name == bug.scenario)
-    tried = 0
-    for _, outcome in crash_runs(scenario, bug.made):
-        tried += 1
-        if outcome.violations:
-            return Found(bug.name, tried, outcome.violations[0])
-    return Found(bug.name, tried, "")
 
 
 def _planned(change: Callable[[Plan], Plan]) -> Callable[[], Made]:
