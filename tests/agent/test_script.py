@@ -50,12 +50,12 @@ def init_process_group():
 """What torch's module of this name does to tracebacks."""
 WATCHED = """
 import os, sys
-from trainmaster.rank import script
+from trainmaster.rank import script_runner
 from trainmaster.contract.wire import ProgressRecord, environment
 from trainmaster.contract.wire.channel import Channel
 record, (channel, _) = ProgressRecord.create(1, 0), Channel.pair()
 os.environ.update({environment.PROGRESS_FD: str(record.fd), environment.CHANNEL_FD: str(channel.fileno())})
-sys.exit(script.run({"kind": "script", "path": "train.py", "args": []}))
+sys.exit(script_runner.run({"kind": "script", "path": "train.py", "args": []}))
 """
 """Runs train.py as a rank whose steps and imports are seen."""
 PROGRAMS = {"finds.py": FINDS_ITSELF, "names.py": NAMES, "hook.py": OWN_HOOK, "ends.py": HOOK_THAT_ENDS}
