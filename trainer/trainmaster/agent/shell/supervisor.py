@@ -8,7 +8,6 @@ callbacks in one event loop, without a polling interval or a pause.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -19,11 +18,10 @@ from trainmaster.agent.shell.datagrams import Datagrams
 from trainmaster.agent.shell.fault_socket import Faults
 from trainmaster.agent.shell.launching import foreign_launchers, rank_software
 from trainmaster.agent.shell.launching.agent_settings import Settings
-from trainmaster.agent.shell.launching.rank_environment import neighbours, rank_environment
 from trainmaster.agent.shell.peer_heartbeat import PING, PONG, Ring
-from trainmaster.agent.shell.ranks.learning_policy import Lessons
+from trainmaster.agent.shell.rank_start import start_rank
 from trainmaster.agent.shell.ranks.rank_process import Rank
-from trainmaster.agent.shell.ranks.round import RESCUE_LIMIT_S, Round, failed_at_start
+from trainmaster.agent.shell.ranks.round import RESCUE_LIMIT_S, Round
 from trainmaster.agent.shell.ranks.round_history import RoundHistory
 from trainmaster.agent.shell.ranks.unobserved_steps import AFTER_S, Sight
 from trainmaster.agent.shell.reporting import Reporter
@@ -32,6 +30,7 @@ from trainmaster.agent.shell.round_stores import Stores
 from trainmaster.agent.shell.saves.last_saves import LastSaves
 from trainmaster.agent.shell.saves.peer_tier import Peers
 from trainmaster.agent.shell.saves.upload_queue import Uploads
+from trainmaster.agent.shell.start_method import StartMethod
 from trainmaster.agent.shell.termination_message import write_termination
 from trainmaster.agent.shell.zygotes import Zygotes
 from trainmaster.contract.wire import (
@@ -44,15 +43,13 @@ from trainmaster.contract.wire import (
     StoreAddress,
     channel,
 )
-from trainmaster.host import pinning, processes
-from trainmaster.rank import executed_rank, executed_rank_observation
+from trainmaster.host import memory, processes
 from trainmaster.rank.stacks import Looks
 
 _WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
 _STORE_AFTER_S = 1.0  # the next store is opened after the first step, or then
 _LAST_UPLOADS_S = 20.0
 _UNKILLABLE_AFTER_S = RESCUE_LIMIT_S + 10.0  # ranks that were killed and still exist then are named
-_OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
 class Supervisor:
@@ -67,8 +64,8 @@ class Supervisor:
         self.events: list[dict[str, str]] = []
         self.software: dict[str, str] = {}  # that ranks here will run; empty until it has been read
         self.reporter = Reporter(self)
-        self._zygotes_key = settings.key()
-        self.zygotes = Zygotes(self._zygotes_key, settings.load_environment(), self._zygotes_changed, self._note)
+        key = settings.key()
+        self.zygotes = Zygotes(key, settings.load_environment(), self._zygotes_changed, self._note)
         self.stores = Stores(settings, self.zygotes, self.reporter.at_once)
         self.uploads = Uploads(self._upload_changed)
         self.last_saves = LastSaves(self.uploads, settings.checkpoint_timeout_s)
@@ -83,11 +80,9 @@ class Supervisor:
         self._unconfirmed = False  # it was opened by the grant, and no leader has published it
         self._old_rounds: list[Round] = []
         self._waiting: tuple[Assignment, int] | None = None  # a begun round that can't start, and when it was obeyed
-        self.lessons = Lessons(self._learn, self._refuse_forks, told=settings.own_loop)
+        self.start_method = StartMethod(key, lambda: self.settings, self.zygotes, self._advise)
         program = "" if settings.entry is not None else settings.command.argv[0]
         self.sight = Sight(program, lambda words: self._advise("NotWatched", words))
-        self._steps_seen = False  # a rank of any round has completed a step
-        self._distrusted: set[str] = set()  # ways of starting ranks that failed
         self._store_timer: asyncio.TimerHandle | None = None
         self._reopening: asyncio.Task[None] | None = None
 
@@ -160,7 +155,8 @@ class Supervisor:
             self.end(ExitCode.CONFIG_ERROR)
             return
         self._unconfirmed = assignment.minor > 0 and (self.directive is None or self.directive.round < assignment.round)
-        self._distrust_failed_start()
+        if self.round is not None:
+            self.start_method.distrust_failed_start(self.round)
         self.history.begin(assignment, self.round)
         self._retire_round()
         self.uploads.give_up(failing_only=True, below_round=assignment.round)
@@ -173,7 +169,7 @@ class Supervisor:
 
     def _start_waiting_round(self) -> None:
         """Start the ranks of a round that has begun, if there is one and nothing stands in their way any more."""
-        way = self._way()
+        way = self.start_method.choose()
         if self._waiting is None or way is None or self._holders():
             return
         (assignment, obeyed_ns), self._waiting = self._waiting, None
@@ -194,28 +190,13 @@ class Supervisor:
     @property
     def warming(self) -> bool:
         """Return True while ranks cannot be started yet, because the zygote still imports."""
-        return self._way() is None
-
-    def _way(self) -> str | None:
-        """Return how ranks are started: learned, pristine or exec; None until the zygote serves."""
-        if not self.zygotes.alive:
-            return None
-        if self.settings.entry is None or self.settings.command.flags or self.settings.key() != self._zygotes_key:
-            return "exec"
-        if self.zygotes.without_forks or "exec" in self._distrusted or not self.lessons.forkable:
-            return "exec"
-        best = self.zygotes.best()
-        if best is not None and best.kind == "learned" and "learned" not in self._distrusted:
-            return "learned"
-        if not self.settings.own_loop or "pristine" in self._distrusted:
-            return "exec"  # a script's imports depend on what it does before them
-        return "pristine" if self.zygotes.pristine() is not None else None
+        return self.start_method.choose() is None
 
     def _start(self, assignment: Assignment, obeyed_ns: int, way: str) -> Round:
         round = Round(assignment, obeyed_ns, own_loop=self.settings.own_loop, changed=self._round_changed)
         round.way = way
-        kills = _oom_kills()
-        round.oom_kills = lambda: _oom_kills() > kills
+        kills = memory.oom_kills()
+        round.oom_kills = lambda: memory.oom_kills() > kills
         drained_ns = time.monotonic_ns()
         control = self._control()
         for pod_rank in range(assignment.ranks):
@@ -223,41 +204,10 @@ class Supervisor:
             rank.copied_step = self.peers.first_copied_step()
             rank.set_control(control)
             round.ranks.append(rank)
-            self._start_rank(rank, assignment, pod_rank, way)
+            more = self.faults.environment() | self.peers.environment(assignment) | self.history.environment()
+            start_rank(rank, self.settings, self.zygotes, assignment, pod_rank, way, more, self._advise)
         round.forked(drained_ns)
         return round
-
-    def _start_rank(self, rank: Rank, assignment: Assignment, pod_rank: int, way: str) -> None:
-        env = rank_environment(self.settings, assignment, pod_rank, self._own_cpus(assignment, pod_rank))
-        env.update(self.faults.environment() | self.peers.environment(assignment) | self.history.environment())
-        settings = self.settings.of_rank(int(env["LOCAL_RANK"]))
-        if way == "exec":
-            link = self.zygotes.root()
-            if not settings.own_loop:  # a script that is forked has trained: it launches nothing
-                env.update(executed_rank_observation.variables(env))
-            argv = settings.command.argv
-            if settings.executed_entry is not None:
-                argv, added = executed_rank.command(settings.executed_entry, settings.command.flags)
-                env.update(added)
-            entry: dict[str, Any] = {"kind": "exec", "argv": argv}
-        else:
-            best = self.zygotes.best() if way == "learned" else self.zygotes.pristine()
-            assert best is not None
-            assert settings.entry is not None
-            link, entry = best, settings.entry
-        rank.started(self.zygotes.start(link, entry, env, os.getcwd(), rank.descriptors(), rank.exited))
-
-    def _own_cpus(self, assignment: Assignment, pod_rank: int) -> list[int]:
-        """Return the CPUs that a rank is pinned to, [] if it is not."""
-        ranks, index = neighbours(self.settings, assignment, pod_rank)
-        if not self.settings.pinning or ranks == 1:
-            return []
-        try:
-            return pinning.share(self.settings.cpus, ranks, index)
-        except ValueError as error:
-            if pod_rank == 0:
-                self._advise("NotPinned", f"ranks aren't pinned to cores: {error}")
-            return []
 
     def _round_changed(self) -> None:
         self.reporter.at_once()
@@ -312,7 +262,7 @@ class Supervisor:
             if current is None:
                 self._update_pending()
         elif kind == channel.MODULES:
-            self.lessons.hear(rank, message)
+            self.start_method.lessons.hear(rank, message)
         elif kind in (channel.RESCUING, channel.RESCUED):
             for round in [r for r in (current, *self._old_rounds) if r is not None and rank in r.ranks]:
                 round.said(rank, kind)
@@ -332,36 +282,6 @@ class Supervisor:
             rank.kept = bool(message.get("kept", True))
         elif kind == channel.EVENT:
             self._event(str(message.get("reason", "")), str(message.get("message", "")))
-
-    def _refuse_forks(self) -> None:
-        self._advise(
-            "NotForked",
-            "ranks are executed, not forked: the script changes a variable that torch may read, and then imports torch",
-        )
-
-    def _learn(self, rank: Rank) -> None:
-        """Let the zygote learn the imports of a rank. One rank is enough, because those of a round hardly differ."""
-        if self.settings.key() != self._zygotes_key:
-            return  # the restart command has other variables than the command that the zygotes were started for
-        forks = self.settings.zygote_enabled and self.settings.entry is not None and not self.settings.command.flags
-        nothing = self.settings.own_loop and not rank.imports  # then the pristine zygote will do
-        if forks and not nothing and "learned" not in self._distrusted:
-            self.zygotes.learn(rank.imports, rank.imported_variables, self.settings.import_environment())
-
-    def _distrust_failed_start(self) -> None:
-        """Start ranks in a slower way after a forked round in which no rank completed a step: the zygote may be the
-        reason."""
-        failed = self.round
-        if failed is None:
-            return
-        self._steps_seen |= failed.stepped
-        if failed.way == "exec" or not failed_at_start(failed, shows_steps=self._steps_seen):
-            return
-        self._distrusted.add(failed.way)
-        if failed.way == "learned":
-            self.zygotes.bar()
-        words = f"ranks forked from the {failed.way} zygote did not start: the next round does without it"
-        self._advise("NotForked", words)
 
     def _stop(self, directive: Directive) -> None:
         round = self.round
@@ -478,7 +398,7 @@ class Supervisor:
         round = self.round
         write_termination(self.settings.termination_log, round.verdict if round else None)
         self.exit_code.cancel()
-        self.lessons.close()
+        self.start_method.lessons.close()
         self.faults.close()
         self.grant.close()
         self.ring.close()
@@ -514,16 +434,3 @@ class Supervisor:
             "python": sys.version.split()[0],
             "framework": self.settings.framework,
         }
-
-
-def _oom_kills() -> int:
-    """Return how many processes the kernel's out-of-memory killer has killed in this container (cgroup v2 or v1)."""
-    for place in _OOM_COUNTS:
-        try:
-            with open(place) as file:
-                for line in file:
-                    if line.startswith("oom_kill "):
-                        return int(line.split()[1])
-        except (OSError, ValueError):
-            continue
-    return 0
