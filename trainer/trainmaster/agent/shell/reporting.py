@@ -7,15 +7,17 @@ import contextlib
 import dataclasses
 import os
 import random
+import socket
+import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.agent.shell import self_fencing
 from trainmaster.agent.shell.control_client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.shell.termination_message import write_termination
 from trainmaster.contract.wire import Directive, ExitCode, JoinRequest, Report
 from trainmaster.contract.wire.progress_record import LOADED
-from trainmaster.host import memory, step_timing
+from trainmaster.host import memory, processes, step_timing
 from trainmaster.host.usage_meter import UsageMeter
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ class Reporter:
                 seen_tag=s.directive.tag if s.directive else "",
                 next_store=s.stores.next_address,
                 peer=s.peers.address,
-                facts=s.facts(),
+                facts=_facts(s.settings.framework),
                 software=s.software,
                 warming=s.warming,
             )
@@ -277,3 +279,13 @@ class Reporter:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(urgent.wait(), wait)
         return min(pause * 2, _BACKOFF_S[1])
+
+
+def _facts(framework: str) -> dict[str, Any]:
+    """Return what a join says of this pod."""
+    return {
+        "hostname": socket.gethostname(),
+        "cpus": processes.available_cpus(),
+        "python": sys.version.split()[0],
+        "framework": framework,
+    }

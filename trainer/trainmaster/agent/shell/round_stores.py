@@ -17,6 +17,8 @@ from trainmaster.contract.wire import StoreAddress, environment
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.host.own_package import code_of_call
 
+NEXT_AFTER_S = 1.0  # the next store is opened after the first step, or then
+
 
 @dataclass(eq=False)
 class Store:
@@ -28,12 +30,17 @@ class Store:
 
 
 class Stores:
-    """The stores. `changed` is called when a store has opened or was lost."""
+    """The stores. `changed` is called when a store has opened or was lost. `keeps` says whether this pod is to keep a
+    store open for the next round."""
 
-    def __init__(self, settings: Settings, zygotes: Zygotes, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: Settings, zygotes: Zygotes, changed: Callable[[], None], keeps: Callable[[], bool]
+    ) -> None:
         self._settings = settings
         self._zygotes = zygotes
         self._changed = changed
+        self._keeps = keeps
+        self._timer: asyncio.TimerHandle | None = None  # while the next store waits for the round's first step
         self._current: Store | None = None
         self._next: Store | None = None
 
@@ -52,6 +59,24 @@ class Stores:
         if self._next is not None and self._next.address == address:
             self._current, self._next = self._next, None
         self._end(old)
+
+    def offer_later(self) -> None:
+        """Let the next store wait for the first step of the round that starts, or for NEXT_AFTER_S seconds."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(NEXT_AFTER_S, self.end_wait)
+
+    def end_wait(self) -> None:
+        """Open the next store now if it waits, and is to be kept."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self.offer_if_kept()
+
+    def offer_if_kept(self) -> None:
+        """Open the next store if it is to be kept, and does not wait."""
+        if self._keeps() and self._timer is None:
+            self.offer()
 
     def offer(self) -> None:
         """Open a store for the next round unless one is open, or on its way."""

@@ -1,5 +1,4 @@
-"""The supervisor of one pod: it obeys the operator's directives, runs the pod's ranks, and reports what happens to
-them.
+"""The supervisor of one pod: it obeys the operator's directives, runs the pod's ranks, and reports on them.
 
 Torch is never imported here. Everything between the death of a rank and the fork of its successor is a chain of
 callbacks in one event loop, without a polling interval or a pause.
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import sys
 import time
 from typing import Any
@@ -20,8 +18,9 @@ from trainmaster.agent.shell.launching import foreign_launchers, rank_software
 from trainmaster.agent.shell.launching.agent_settings import Settings
 from trainmaster.agent.shell.peer_heartbeat import PING, PONG, Ring
 from trainmaster.agent.shell.rank_start import start_rank
+from trainmaster.agent.shell.ranks.old_rounds import OldRounds
 from trainmaster.agent.shell.ranks.rank_process import Rank
-from trainmaster.agent.shell.ranks.round import RESCUE_LIMIT_S, Round
+from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.agent.shell.ranks.round_history import RoundHistory
 from trainmaster.agent.shell.ranks.unobserved_steps import AFTER_S, Sight
 from trainmaster.agent.shell.reporting import Reporter
@@ -47,9 +46,7 @@ from trainmaster.host import memory, processes
 from trainmaster.rank.stacks import Looks
 
 _WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
-_STORE_AFTER_S = 1.0  # the next store is opened after the first step, or then
 _LAST_UPLOADS_S = 20.0
-_UNKILLABLE_AFTER_S = RESCUE_LIMIT_S + 10.0  # ranks that were killed and still exist then are named
 
 
 class Supervisor:
@@ -66,7 +63,7 @@ class Supervisor:
         self.reporter = Reporter(self)
         key = settings.key()
         self.zygotes = Zygotes(key, settings.load_environment(), self._zygotes_changed, self._note)
-        self.stores = Stores(settings, self.zygotes, self.reporter.at_once)
+        self.stores = Stores(settings, self.zygotes, self.reporter.at_once, self._keeps_store)
         self.uploads = Uploads(self._upload_changed)
         self.last_saves = LastSaves(self.uploads, settings.checkpoint_timeout_s)
         self.peers = Peers(settings, self._copied, self._event)
@@ -78,12 +75,11 @@ class Supervisor:
         self.looks = Looks(lambda: self.round.ranks if self.round is not None else [])
         self._begun = 0  # the highest round that was ever begun here
         self._unconfirmed = False  # it was opened by the grant, and no leader has published it
-        self._old_rounds: list[Round] = []
+        self.old_rounds = OldRounds(self._event)
         self._waiting: tuple[Assignment, int] | None = None  # a begun round that can't start, and when it was obeyed
         self.start_method = StartMethod(key, lambda: self.settings, self.zygotes, self._advise)
         program = "" if settings.entry is not None else settings.command.argv[0]
         self.sight = Sight(program, lambda words: self._advise("NotWatched", words))
-        self._store_timer: asyncio.TimerHandle | None = None
         self._reopening: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
@@ -132,8 +128,7 @@ class Supervisor:
                 self.peers.update_peers(assignment)
                 self._stop(directive)
         self.looks.want(directive.ask_stacks and self.round is not None and directive.round == self.round.number)
-        if directive.keep_store and self._store_timer is None:
-            self.stores.offer()
+        self.stores.offer_if_kept()
 
     def end(self, code: int) -> None:
         if not self.exit_code.done():
@@ -170,7 +165,7 @@ class Supervisor:
     def _start_waiting_round(self) -> None:
         """Start the ranks of a round that has begun, if there is one and nothing stands in their way any more."""
         way = self.start_method.choose()
-        if self._waiting is None or way is None or self._holders():
+        if self._waiting is None or way is None or self.old_rounds.device_holders():
             return
         (assignment, obeyed_ns), self._waiting = self._waiting, None
         self.round = self._start(assignment, obeyed_ns, way)
@@ -178,14 +173,8 @@ class Supervisor:
         loop.call_later(_WATCH_S, self._watch, self.round)
         loop.call_later(AFTER_S, self.sight.look, self.round)
         self._look_for_launchers(self.round, foreign_launchers.LOOKS_AFTER_S)
-        if self._store_timer is not None:
-            self._store_timer.cancel()
-        self._store_timer = loop.call_later(_STORE_AFTER_S, self._offer_store)
+        self.stores.offer_later()
         self.reporter.at_once()
-
-    def _holders(self) -> list[Rank]:
-        """Return ranks of older rounds that hold device memory, which is free only when they are reaped."""
-        return [r for old in self._old_rounds for r in old.ranks if not r.ended and r.progress().device_bytes]
 
     @property
     def warming(self) -> bool:
@@ -220,7 +209,7 @@ class Supervisor:
 
     def _control(self) -> Control:
         d = self.directive
-        waiting = self.uploads.under_way + sum(not r.ended for old in self._old_rounds for r in old.ranks)
+        waiting = self.uploads.under_way + self.old_rounds.living()
         if d is None or d.stop_at is None:
             return Control(uploads_pending=waiting)
         return Control(stop_at=d.stop_at, stop_bound=int(d.stop_bound), uploads_pending=waiting)
@@ -228,28 +217,15 @@ class Supervisor:
     def _retire_round(self) -> None:
         if self.round is not None:
             self.history.retire(self.round)
-            self.round.retire()
-            self._old_rounds.append(self.round)
-            asyncio.get_running_loop().call_later(_UNKILLABLE_AFTER_S, self._name_survivors, self.round)
+            self.old_rounds.add(self.round)
             self.round = None
-            self._bury()
-
-    def _name_survivors(self, old: Round) -> None:
-        for words in old.survivors():
-            self._event("ProcessUnkillable", words)
-
-    def _bury(self) -> None:
-        """Forget old rounds whose ranks have all ended."""
-        for old in [o for o in self._old_rounds if not o.alive]:
-            self._old_rounds.remove(old)
-            old.close()
 
     def _exited(self, rank: Rank) -> None:
         if self.round is not None and rank in self.round.ranks:
             self.round.exited(rank)
             self._look_at_last_saves()
             return
-        self._bury()
+        self.old_rounds.bury()
         self._update_pending()
         self._start_waiting_round()
 
@@ -264,7 +240,7 @@ class Supervisor:
         elif kind == channel.MODULES:
             self.start_method.lessons.hear(rank, message)
         elif kind in (channel.RESCUING, channel.RESCUED):
-            for round in [r for r in (current, *self._old_rounds) if r is not None and rank in r.ranks]:
+            for round in [r for r in (current, *self.old_rounds.rounds) if r is not None and rank in r.ranks]:
                 round.said(rank, kind)
         elif current is None:
             return
@@ -331,8 +307,8 @@ class Supervisor:
             return
         if round.watch():
             asyncio.get_running_loop().call_later(_WATCH_S, self._watch, round)
-        elif self._store_timer is not None:
-            self._offer_store()
+        else:
+            self.stores.end_wait()
 
     def _look_for_launchers(self, round: Round, looks_after_s: tuple[float, ...]) -> None:
         """Fail a round in whose ranks a launcher starts a world of its own. Only scripts can do that."""
@@ -347,16 +323,12 @@ class Supervisor:
             loop = asyncio.get_running_loop()
             loop.call_later(looks_after_s[0], self._look_for_launchers, round, looks_after_s[1:])
 
-    def _offer_store(self) -> None:
-        if self._store_timer is not None:
-            self._store_timer.cancel()
-            self._store_timer = None
-        if self.directive is not None and self.directive.keep_store:
-            self.stores.offer()
+    def _keeps_store(self) -> bool:
+        """Return whether this pod is to keep a store open for the next round."""
+        return self.directive is not None and self.directive.keep_store
 
     def _zygotes_changed(self) -> None:
-        if self.directive is not None and self.directive.keep_store and self._store_timer is None:
-            self.stores.offer()
+        self.stores.offer_if_kept()
         if self.round is None and self._waiting is None:
             self.reporter.at_once()  # a round may wait until this pod is warm
         self._start_waiting_round()
@@ -426,11 +398,3 @@ class Supervisor:
         """Write a sentence to the log and to the job's events, because the job's owner can act on it."""
         self._note(message)
         self._event(reason, message)
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "hostname": socket.gethostname(),
-            "cpus": processes.available_cpus(),
-            "python": sys.version.split()[0],
-            "framework": self.settings.framework,
-        }
