@@ -120,6 +120,7 @@ class Inventory:
                 held.append((words["folder"], rank, shard, words["address"]))
 
     def directories(self) -> list[str]:
+        """Return the directory names of all steps of which any memory holds a file, in no particular order."""
         return [directory_name(step, round) for step, round in self._files]
 
     def sources(self, step: int, round: int) -> list[Source | None]:

@@ -23,6 +23,8 @@ class Interval:
 
     @classmethod
     def from_environment(cls) -> Interval:
+        """Return the interval that the agent passes in TRAINMASTER_RAM_EVERY; without the variable it is derived from
+        the cost of a save. Raises ValueError if the variable is no whole number."""
         given = os.environ.get(environment.RAM_EVERY)
         return cls(int(given) if given else None)
 

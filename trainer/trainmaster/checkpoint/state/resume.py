@@ -43,6 +43,7 @@ class Checkpoint:
 
     @property
     def path(self) -> str:
+        """Return the path of the checkpoint's directory, for messages and for programs that read it."""
         return f"{self.storage.root}/{self.directory}"
 
 

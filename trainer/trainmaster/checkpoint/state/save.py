@@ -47,6 +47,8 @@ class Piece:
 
     @property
     def key(self) -> str:
+        """Return the name of the piece in its file: the tensor's name, and for a part of a tensor also the part's offset
+        in elements, as in `model.weight@0,64`."""
         return self.name if self.whole == list(self.data.shape) else f"{self.name}@{','.join(map(str, self.offset))}"
 
 
@@ -239,10 +241,12 @@ class Layout:
 
     @functools.cached_property
     def entries_text(self) -> str:
+        """Return the entries of the header as JSON, without the braces around them, so that more can be added."""
         return _json(self.entries)[1:-1]
 
     @functools.cached_property
     def chunks_text(self) -> str:
+        """Return the offsets of the pieces that are not whole tensors, as JSON for the header's metadata."""
         return _json(self.chunks)
 
 
