@@ -47,8 +47,8 @@ class Piece:
 
     @property
     def key(self) -> str:
-        """Return the name of the piece in its file: the tensor's name, and for a part of a tensor also the part's offset
-        in elements, as in `model.weight@0,64`."""
+        """Return the name of the piece in its file: the name of the tensor and, for a part of a tensor, also the offset
+        of the part in elements, as in `model.weight@0,64`."""
         return self.name if self.whole == list(self.data.shape) else f"{self.name}@{','.join(map(str, self.offset))}"
 
 
