@@ -15,7 +15,7 @@ import pytest
 
 from trainmaster.contract.wire import Cause, ExitCode, ProgressRecord, environment
 from trainmaster.contract.wire.progress_record import MAGIC, VERSION
-from trainmaster.rank import executed_rank, failure_message, observer, script_runner
+from trainmaster.rank import executed_rank, failure_message, script_observer, script_runner
 
 pytestmark = pytest.mark.processes
 
@@ -166,7 +166,7 @@ def test_an_error_of_what_watches_a_program_is_told_as_its_last_words(
         raise ValueError("there is no such descriptor")
 
     told: list[str] = []
-    monkeypatch.setattr(observer, "install", install)
+    monkeypatch.setattr(script_observer, "install", install)
     monkeypatch.setattr(failure_message, "tell", lambda cause, message, *_, **__: told.append(message))
     assert script_runner.run({"kind": "code", "code": "raise AssertionError('it runs')", "args": []}) == 1
     assert told == ["ValueError: there is no such descriptor"]

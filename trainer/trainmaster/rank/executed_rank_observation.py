@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from trainmaster.contract.wire import environment
-from trainmaster.rank import failure_message, framework_joining, observer, rendezvous, script_runner
+from trainmaster.rank import failure_message, framework_joining, rendezvous, script_observer, script_runner
 
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -35,8 +35,8 @@ def watch() -> None:
     """Observe this process and report its last words, if it is the rank's program and no other process claims to be."""
     if not claim():
         return
-    observer.install(own_loop=False)
-    observer.join()
+    script_observer.install(own_loop=False)
+    script_observer.join()
     _give_way_to_programs()
     rendezvous.install()
     _tell_exits()
@@ -73,14 +73,14 @@ def _give_way_to_programs() -> None:
 
     @functools.wraps(start)
     def _execute_child(*args: Any, **kwargs: Any) -> None:
-        if not framework_joining.trains() and observer.give_way(claim):
+        if not framework_joining.trains() and script_observer.give_way(claim):
             fcntl.lockf(int(os.environ[environment.PROGRESS_FD]), fcntl.LOCK_UN)
         start(*args, **kwargs)
 
     @functools.wraps(end)
     def _handle_exitstatus(*args: Any, **kwargs: Any) -> None:
         end(*args, **kwargs)
-        observer.take_back()
+        script_observer.take_back()
 
     subprocess.Popen._execute_child = _execute_child  # type: ignore[attr-defined]
     subprocess.Popen._handle_exitstatus = _handle_exitstatus  # type: ignore[attr-defined]

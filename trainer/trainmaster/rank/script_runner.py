@@ -26,15 +26,15 @@ from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 from trainmaster.contract.wire.progress_record import OtherRecord
 from trainmaster.host.failure_signatures import cause_of, code_of, is_cascade
 from trainmaster.host.own_package import OWN_FOLDERS
-from trainmaster.rank import failure_message, observer, rendezvous
+from trainmaster.rank import failure_message, rendezvous, script_observer
 
 
 def run(entry: dict[str, Any]) -> int:
     """Run `entry` to its end, and return its exit code. An exception is first printed and reported to the agent."""
     own_loop = entry["kind"] == "function"
     try:
-        observer.install(own_loop=own_loop)
-        observer.join()
+        script_observer.install(own_loop=own_loop)
+        script_observer.join()
         rendezvous.install(own_loop=own_loop)
         _enter(entry)
     except SystemExit as stop:
@@ -204,7 +204,7 @@ def tell_last_words(error: BaseException) -> ExitCode:
     if isinstance(error, SyntaxError):  # whose first lines are the place, not the name
         message = f"{type(error).__name__}: {error}"
     cause, cascade = cause_of(text), is_cascade(text)
-    failure_message.tell(cause, message, text, cascade=cascade, step=observer.step())
+    failure_message.tell(cause, message, text, cascade=cascade, step=script_observer.step())
     return code_of(cause, cascade)
 
 

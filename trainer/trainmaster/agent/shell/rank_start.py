@@ -9,7 +9,7 @@ from typing import Any
 from trainmaster.agent.shell.launching.agent_settings import Settings
 from trainmaster.agent.shell.launching.rank_environment import neighbours, rank_environment
 from trainmaster.agent.shell.ranks.rank_process import Rank
-from trainmaster.agent.shell.zygotes import Zygotes
+from trainmaster.agent.shell.zygote_client import Zygotes
 from trainmaster.contract.wire import Assignment
 from trainmaster.host import pinning
 from trainmaster.rank import executed_rank, executed_rank_observation

@@ -12,7 +12,7 @@ from trainmaster.agent.shell.launching.agent_settings import Settings
 from trainmaster.agent.shell.ranks.learning_policy import Lessons
 from trainmaster.agent.shell.ranks.rank_process import Rank
 from trainmaster.agent.shell.ranks.round import Round, failed_at_start
-from trainmaster.agent.shell.zygotes import Zygotes
+from trainmaster.agent.shell.zygote_client import Zygotes
 
 
 class StartMethod:

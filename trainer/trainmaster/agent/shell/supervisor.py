@@ -23,7 +23,7 @@ from trainmaster.agent.shell.ranks.rank_process import Rank
 from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.agent.shell.ranks.round_history import RoundHistory
 from trainmaster.agent.shell.ranks.unobserved_steps import AFTER_S, Sight
-from trainmaster.agent.shell.reporting import Reporter
+from trainmaster.agent.shell.reports_to_operator import Reporter
 from trainmaster.agent.shell.restart_without_leader import Grant
 from trainmaster.agent.shell.round_stores import Stores
 from trainmaster.agent.shell.saves.last_saves import LastSaves
@@ -31,7 +31,7 @@ from trainmaster.agent.shell.saves.peer_tier import Peers
 from trainmaster.agent.shell.saves.upload_queue import Uploads
 from trainmaster.agent.shell.start_method import StartMethod
 from trainmaster.agent.shell.termination_message import write_termination
-from trainmaster.agent.shell.zygotes import Zygotes
+from trainmaster.agent.shell.zygote_client import Zygotes
 from trainmaster.contract.wire import (
     Assignment,
     Cause,

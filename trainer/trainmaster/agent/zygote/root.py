@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 from trainmaster.agent.zygote import child_setup, collective_backends, packets, preload, store_process
 from trainmaster.agent.zygote.fork_server import Birth, Child, Connection, Server
-from trainmaster.agent.zygote.registry import Nursery
+from trainmaster.agent.zygote.zygote_registry import Nursery
 from trainmaster.host import processes
 from trainmaster.rank import script_runner
 

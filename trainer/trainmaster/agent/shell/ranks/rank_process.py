@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainmaster.agent.shell.ranks.verdict import exit_code_of
-from trainmaster.agent.shell.zygotes import Process
+from trainmaster.agent.shell.zygote_client import Process
 from trainmaster.agent.zygote import packets
 from trainmaster.contract.wire import Control, Phase, Progress, ProgressRecord, RankReport, RankState
 from trainmaster.contract.wire.channel import Channel
