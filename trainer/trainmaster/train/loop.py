@@ -37,7 +37,7 @@ from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.rank import exception_verdict, injected_faults
 from trainmaster.rank.reporter import Reporter
 from trainmaster.reduce.diloco_islands import Outer
-from trainmaster.tools.profiling import Profiler
+from trainmaster.tools.profiling.profiler import Profiler
 from trainmaster.train import auto_micro_batch, determinism
 from trainmaster.train.async_transfer import Reading, to_device
 from trainmaster.train.final_result import write_final_result

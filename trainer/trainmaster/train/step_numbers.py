@@ -17,7 +17,7 @@ from trainmaster.parallel.blocks import precision
 from trainmaster.rank.reporter import Reporter
 from trainmaster.reduce.compressed_reducer import Reducer
 from trainmaster.reduce.diloco_islands import Outer
-from trainmaster.tools.profiling import Profiler
+from trainmaster.tools.profiling.profiler import Profiler
 from trainmaster.train.measures.divergence import Divergence
 from trainmaster.train.measures.gradient_noise_scale import NoiseScale
 from trainmaster.train.measures.step_log import StepLog
