@@ -16,9 +16,9 @@ from tests.api.jobs import job
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, output_folder, status
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli import output_folder as output
+from trainmaster_operator.cli import resumed_run
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.report import run_report
-from trainmaster_operator.cli.run import resumed_run
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.status_mapping import read_status, write_status
 

@@ -21,9 +21,10 @@ from typing import Any
 from tests.dashboards.prometheus import Prometheus, serving
 from trainmaster.contract.wire import environment as names
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
+from trainmaster_operator.cli import resumed_run
 from trainmaster_operator.cli.fault_injection import run_faults
 from trainmaster_operator.cli.fault_injection.run_faults import FaultServer
-from trainmaster_operator.cli.run import local_processes, resumed_run
+from trainmaster_operator.cli.run import local_processes
 from trainmaster_operator.cluster.port import JOB, Object
 from trainmaster_operator.control.http_server import listening_socket
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE

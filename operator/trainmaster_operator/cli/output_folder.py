@@ -1,5 +1,4 @@
-"""The output folder of a run: which run holds it, what it contains, and the resource from which a later run
-continues."""
+"""The output folder of a run: which run holds it, and the names of the files in it. `resumed_run` continues in one."""
 
 from __future__ import annotations
 

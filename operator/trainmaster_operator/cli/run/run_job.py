@@ -14,11 +14,10 @@ from typing import Any
 
 from trainmaster.contract.launch.framework_packages import PACKAGES
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework
-from trainmaster_operator.cli import output_folder
+from trainmaster_operator.cli import output_folder, resumed_run
 from trainmaster_operator.cli.fault_injection import run_faults
 from trainmaster_operator.cli.job_files.validate_job import load_job
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.cli.run import resumed_run
 from trainmaster_operator.cli.run.prepared_run import LOOPBACK, Prepared
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cli.this_machine import cuda_devices, device_plan, preflight, script_interpreter

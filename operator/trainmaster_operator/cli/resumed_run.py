@@ -1,4 +1,4 @@
-"""Whether and how a run continues in the output folder of an earlier one: the job must be the same, and goes on with its status."""
+"""Whether a run may continue in the output folder of an earlier one, and the status with which it continues."""
 
 from __future__ import annotations
 
