@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainmaster.agent.shell.launching.agent_settings import Settings
-from trainmaster.agent.shell.ranks.rank_process import Output
+from trainmaster.agent.shell.ranks.output_pipe import Output
 from trainmaster.agent.shell.zygote_client import Process, Zygotes
 from trainmaster.agent.zygote import packets
 from trainmaster.contract.wire import StoreAddress, environment
