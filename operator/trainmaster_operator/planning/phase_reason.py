@@ -14,7 +14,6 @@ _EXPLAINED_BY = {
     "Failed": "Failed",
 }
 
-
 _TROUBLES = ("ReconcileError", "RevisionLost")
 """Conditions that matter more than the phase."""
 

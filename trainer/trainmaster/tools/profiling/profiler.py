@@ -36,7 +36,6 @@ _SENDS = ("gloo:", "nccl:", "ucc:", "mpi:", "c10d::")
 _SHOWN = 32
 """Number of ranks that have a timeline in the page: the slowest ones."""
 
-
 _AHEAD = 2
 """Steps from the one in whose last all-reduce rank 0 says that it was asked, to the first that is recorded: numbers of
 a step are on the host of each rank when the next step is over, and no rank has to wait for them before."""

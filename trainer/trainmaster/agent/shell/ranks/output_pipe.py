@@ -11,14 +11,8 @@ from collections import deque
 from collections.abc import Callable
 
 _KEPT_LINES = 200
-
-
 _LINE_LIMIT = 4096  # bytes of a line that are kept; all are forwarded
-
-
 _READ = 65536
-
-
 _BAR_S = 10.0  # how often a line that is written over again and again is forwarded
 
 
