@@ -1,4 +1,4 @@
-"""Further scenarios of the crash matrix: other causes, other moments, other shapes of the job."""
+"""Scenarios of the crash matrix in which something fails: other causes, other moments and other shapes of the job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 from simulation.faults.dead_webhook import DeadWebhook
-from simulation.faults.user_changes import edited
 from simulation.schedule_runs.scenario import (
     DRAINED,
     SCRIPT,
@@ -18,10 +17,9 @@ from simulation.schedule_runs.scenario import (
     suspended,
     until,
 )
-from simulation.schedule_runs.simulated_run import DELETED
 from simulation.virtual.virtual_world import World
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.cluster.port import JOB, POD
+from trainmaster_operator.cluster.port import POD
 
 
 async def _run_out_of_memory(world: World) -> None:
@@ -148,41 +146,6 @@ async def _miss_the_deadline(world: World) -> None:
     world.edit_job({"spec": {"activeDeadlineSeconds": 3}})
 
 
-async def _suspend_before_the_start(world: World) -> None:
-    await until(lambda: bool(world.pods()))
-    world.edit_job({"spec": {"suspend": True}})
-    await until(lambda: world.status().phase == "Suspended" and not world.pods())
-    world.edit_job({"spec": {"suspend": False}})
-
-
-async def _suspend_twice(world: World) -> None:
-    for step in (4, 12):
-        await world.until_step(step)
-        await suspended(world)
-
-
-async def _delete_in_mid_recovery(world: World) -> None:
-    await kill_a_pod(world)
-    await until(lambda: world.status().phase == "Recovering")
-    world.store.delete(JOB, world.namespace, world.name)
-
-
-async def _delete_while_suspended(world: World) -> None:
-    await world.until_step(4)
-    world.edit_job({"spec": {"suspend": True}})
-    await until(lambda: world.status().phase == "Suspended")
-    world.store.delete(JOB, world.namespace, world.name)
-
-
-async def _recreate_in_mid_recovery(world: World) -> None:
-    await kill_a_pod(world)
-    await until(lambda: world.status().phase == "Recovering")
-    world.comes_back += 1
-    world.store.delete(JOB, world.namespace, world.name)
-    world.comes_back -= 1
-    world.create_job()
-
-
 async def _refuse_the_first_pods(world: World) -> None:
     world.store.admission = refuse
     await asyncio.sleep(8.0)
@@ -206,69 +169,15 @@ async def _replace_the_operator_at_the_start(world: World) -> None:
         world.operator_died(process)
 
 
-async def _grow(world: World) -> None:
-    await world.until_step(4)
-    world.edit_job({"spec": {"workers": {"replicas": 3}}})
-    await until(lambda: world.status().workers.replicas == 3)
-
-
-async def _change_its_mind(world: World) -> None:
-    """Larger, and back before the pods are there."""
-    await world.until_step(4)
-    world.edit_job({"spec": {"workers": {"replicas": 4}}})
-    await until(lambda: len(world.pods()) > 2)
-    world.edit_job({"spec": {"workers": {"replicas": 2}}})
-
-
-async def _go_on_with_fewer(world: World) -> None:
-    """A pod is lost while there is no place for another one: the job shrinks, and grows again later."""
-    world.edit_job({"spec": {"recovery": {"elastic": {"waitSeconds": 3, "cooldownSeconds": 5}}}})
-    await world.until_step(5)
-    world.store.admission = refuse
-    of_slot(world, 1).die(137, "killed")
-    await until(lambda: world.status().workers.replicas == 1)
-    await asyncio.sleep(2.0)
-    world.store.admission = None
-
-
-async def _edit_and_lose_a_pod(world: World) -> None:
-    """Its successor is as the others are."""
-    await world.until_step(3)
-    world.edit_job({"spec": edited(world, 1)})
-    await kill_a_pod(world)
-
-
-async def _upgrade_and_lose_a_pod(world: World) -> None:
-    await world.until_step(3)
-    world.release += 1
-    process = world.operator
-    if process is not None:
-        await process.stop()
-        world.operator_died(process)
-    await kill_a_pod(world)
-
-
-async def _edit_before_the_start(world: World) -> None:
-    await until(lambda: bool(world.pods()))
-    world.edit_job({"spec": edited(world, 1)})
-
-
-async def _edit_and_restart(world: World) -> None:
-    await world.until_step(4)
-    world.edit_job({"spec": {**edited(world, 1), "restart": 1}})
-    await until(lambda: world.status().restartObeyed == 1)
-
-
 FEW_PODS: dict[str, Any] = {"inPlace": 0, "pod": 0, "full": 0, "perCause": 5}
 ONE_EACH: dict[str, Any] = {"inPlace": 1, "pod": 1, "full": 5, "perCause": 5}
-ELASTIC: dict[str, Any] = {"elastic": True}
 THREE: dict[str, Any] = {"replicas": 3}
 FOUR: dict[str, Any] = {"replicas": 4}
 TWO_RANKS: dict[str, Any] = {"ranks_per_pod": 2}
 SPARE: dict[str, Any] = {"spares": 1}
 LATE: dict[str, Any] = {"restart_s": (1.0, 1.5)}  # the next operator
 
-MORE = (
+FAILURES = (
     Scenario("start and finish of a script", _stop_for_a_moment, shape=SCRIPT),
     Scenario("start with a spare", _stop_for_a_moment, shape=SPARE),
     Scenario("in-place restart of two ranks each", kill_a_rank, shape=TWO_RANKS),
@@ -303,21 +212,8 @@ MORE = (
     Scenario("replaced by rule", _replace_by_rule),
     Scenario("all restarted by rule", _restart_all_by_rule),
     Scenario("deadline missed", _miss_the_deadline, phase="Failed", steps=30, ends_with="activeDeadlineSeconds"),
-    Scenario("suspended before the start", _suspend_before_the_start),
-    Scenario("suspended twice", _suspend_twice, steps=30, exact=False),
-    Scenario("deleted in mid-recovery", _delete_in_mid_recovery, phase=DELETED),
-    Scenario("deleted while suspended", _delete_while_suspended, steps=30, phase=DELETED),
-    Scenario("recreated in mid-recovery", _recreate_in_mid_recovery),
     Scenario("first pods refused", _refuse_the_first_pods),
     Scenario("webhook down", _lose_a_webhook),
     Scenario("operator replaced at the start", _replace_the_operator_at_the_start),
-    Scenario("edit and lost pod", _edit_and_lose_a_pod),
-    Scenario("edit and lost pod of a script", _edit_and_lose_a_pod, shape=SCRIPT),
-    Scenario("upgrade and lost pod", _upgrade_and_lose_a_pod),
-    Scenario("edit before the start", _edit_before_the_start),
-    Scenario("edit and restart", _edit_and_restart, steps=30),
-    Scenario("growth", _grow, steps=60, shape=ELASTIC, exact=False),
-    Scenario("growth that is called off", _change_its_mind, steps=60, shape=ELASTIC, exact=False),
-    Scenario("fewer pods for a while", _go_on_with_fewer, steps=80, shape=ELASTIC, exact=False),
     Scenario("budget of pods spent", kill_a_pod, phase="Failed", budget=FEW_PODS, alike=DRAINED),
 )
