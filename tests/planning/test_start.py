@@ -11,8 +11,8 @@ from trainmaster.agent.shell import self_fencing
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodToCreate
+from trainmaster_operator.planning.lifecycle.job_beginning import DamagedStatus
 from trainmaster_operator.planning.placement import stale_pods
-from trainmaster_operator.planning.placement.pod_slots import DamagedStatus
 
 
 def test_a_new_job_gets_its_first_status_before_any_pod() -> None:

@@ -20,6 +20,7 @@ from trainmaster_operator.planning.lifecycle import (
     elastic_resize,
     finish,
     finished_job_cleanup,
+    job_beginning,
     job_progress,
     job_totals,
     operator_absence,
@@ -58,7 +59,7 @@ def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
     if observed.epoch < status.leaderEpoch or observed.deleting:
         return Decision(status)
     if not status.phase.finished:
-        change = pod_slots.initialise(spec, status, observed, now)
+        change = job_beginning.initialise(spec, status, observed, now)
         if change is not None:
             return _write_intent(spec, status, change, observed, now)
     view = look(spec, status, observed, now)
@@ -113,7 +114,7 @@ def _decide(view: View) -> Change | None:
         finish.complete(view)
         or finish.fail_after_deadline(view)
         or suspend.suspend_when_saved(view)
-        or pod_slots.apply_edits(view)
+        or job_beginning.apply_edits(view)
         or elastic_resize.resize_round(view)
         or pending_pods.fail_if_never_startable(view)
         or pending_pods.fail_after_pending_deadline(view)
