@@ -18,9 +18,9 @@ from trainmaster_operator.planning.job_conditions import conditions
 from trainmaster_operator.planning.lifecycle import (
     checkpoint_conditions,
     elastic_resize,
-    finish,
     finished_job_cleanup,
     job_beginning,
+    job_ending,
     job_progress,
     job_totals,
     operator_absence,
@@ -78,14 +78,14 @@ def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
     if status.phase is JobPhase.SUSPENDED:
         return Decision(status, delete=suspend.removals(view))
     if status.phase is JobPhase.HELD:
-        due = _soonest(finish.overdue_s(view), stale_pods.stale_due_s(view))
+        due = _soonest(job_ending.overdue_s(view), stale_pods.stale_due_s(view))
         return Decision(status, delete=stale_pods.stale(view), requeue_after_s=due)
     return Decision(
         status,
         create=pod_slots.missing(view),
         delete=stale_pods.stale(view),
         requeue_after_s=_soonest(
-            finish.overdue_s(view),
+            job_ending.overdue_s(view),
             pending_pods.overdue_s(view),
             gang_release.release_due_s(view),
             node_rejection.due_s(view),
@@ -109,10 +109,10 @@ def _decide(view: View) -> Change | None:
     if view.status.phase is JobPhase.SUSPENDED:
         return suspend.resume(view)
     if view.status.phase is JobPhase.HELD:
-        return finish.fail_after_deadline(view) or hold.release(view)
+        return job_ending.fail_after_deadline(view) or hold.release(view)
     change = (
-        finish.complete(view)
-        or finish.fail_after_deadline(view)
+        job_ending.complete(view)
+        or job_ending.fail_after_deadline(view)
         or suspend.suspend_when_saved(view)
         or job_beginning.apply_edits(view)
         or elastic_resize.resize_round(view)

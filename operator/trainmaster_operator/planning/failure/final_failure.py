@@ -1,6 +1,6 @@
 """How a failure ends a job: the change of its status, and the words that say why no restart would help.
 
-A job also fails without a failure of its ranks, for example at its deadline: see `lifecycle.finish`.
+A job also fails without a failure of its ranks, for example at its deadline: see `lifecycle.job_ending`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.planning.facts.timestamps import since
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.job_conditions import not_known_to_be_scheduled
-from trainmaster_operator.planning.lifecycle import finish
+from trainmaster_operator.planning.lifecycle import job_ending
 from trainmaster_operator.planning.placement import scheduling_gates
 from trainmaster_operator.planning.placement.gang_release import SCHEDULED
 
@@ -126,7 +126,7 @@ def fail_if_never_startable(view: View) -> Change | None:
     refusal = view.refusal
     if refusal is None or not refusal.fatal or view.round_is_open:
         return None
-    return finish.failed(view, refusal.reason, refusal.message)
+    return job_ending.failed(view, refusal.reason, refusal.message)
 
 
 def fail_after_pending_deadline(view: View) -> Change | None:
@@ -137,8 +137,8 @@ def fail_after_pending_deadline(view: View) -> Change | None:
     found = obstacle(view)
     words = f"the pods did not all run within pendingDeadlineSeconds ({view.spec.pendingDeadlineSeconds:g} s)"
     if found is None:
-        return finish.failed(view, "DeadlineExceeded", f"{words}: {_starting(view)}")
-    return finish.failed(view, found.reason, f"{words}: {found.message}")
+        return job_ending.failed(view, "DeadlineExceeded", f"{words}: {_starting(view)}")
+    return job_ending.failed(view, found.reason, f"{words}: {found.message}")
 
 
 def overdue_s(view: View) -> float | None:
