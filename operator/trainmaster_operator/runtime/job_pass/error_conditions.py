@@ -18,6 +18,7 @@ from trainmaster_operator.planning.facts.observation import (
     EventType,
     Observation,
 )
+from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEEDS_MIGRATION
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
@@ -27,7 +28,6 @@ from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.observability.events import EventWriter
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.observability.runtime_conditions import (
-    NEEDS_MIGRATION,
     RECONCILE_ERROR,
     remove_reconcile_error,
     set_needs_migration,
