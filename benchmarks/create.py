@@ -22,7 +22,7 @@ from benchmarks.recovery import table
 from e2e.cluster import places
 from e2e.installation import VALUES
 from e2e.kube import Kube, Object
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.port import CONFIG_MAP, POD
 from trainmaster_operator.manifests.pod_defaults import PodDefaults

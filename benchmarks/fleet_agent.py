@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from trainmaster.agent.shell.reporting import REPORT_SPREAD, report_timeout_s
+from trainmaster.agent.shell.reports_to_operator import REPORT_SPREAD, report_timeout_s
 from trainmaster.contract.wire import (
     SESSION_HEADER,
     Cause,
@@ -115,7 +115,7 @@ class Line(asyncio.Protocol):
 
 
 class Agent:
-    """Joins and reports as `trainmaster.agent.shell.reporting` does."""
+    """Joins and reports as `trainmaster.agent.shell.reports_to_operator` does."""
 
     def __init__(self, fleet: Surroundings, identity: Identity, token: str) -> None:
         self.identity, self._fleet, self._token = identity, fleet, token

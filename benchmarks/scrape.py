@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.record import Case, write
 from trainmaster.contract.wire import Identity, RankReport, RankState, Report, Usage
 from trainmaster_operator.cluster.port import JOB
-from trainmaster_operator.control.job_usage import JobUsage
+from trainmaster_operator.control.job_usage_and_mfu import JobUsage
 from trainmaster_operator.planning.facts.job_state import (
     CheckpointStatus,
     Condition,
@@ -30,7 +30,7 @@ from trainmaster_operator.planning.facts.job_state import (
     Totals,
     WorkersStatus,
 )
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
 from trainmaster_operator.runtime.cache.informer import JobKey

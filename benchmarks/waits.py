@@ -43,7 +43,7 @@ def config(options: dict[str, int], batch: int, steps: int, every: int, data: di
 
 def rank(evicted: str) -> None:
     """In a process of its own: train the job in the environment, and print what it waited for."""
-    from trainmaster.checkpoint.state.session import Session
+    from trainmaster.checkpoint.state.checkpoint_session import Session
     from trainmaster.data.prefetch import Prefetch
     from trainmaster.train import loop
 
@@ -114,10 +114,10 @@ def tokens(folder: Path) -> Path:
     """A file of two-byte tokens: the text of the folder of texts."""
     import numpy as np
 
-    from trainmaster.data import files
+    from trainmaster.data import text_files
     from trainmaster.data.source_options import TextOptions
 
-    text = files.find(files.STDLIB, TextOptions())
+    text = text_files.find(text_files.STDLIB, TextOptions())
     path = folder / "tokens.npy"
     np.save(path, np.frombuffer(text.read(0, text.size), np.uint8).astype(np.uint16))
     os.sync()  # what isn't on disk yet can't leave the page cache

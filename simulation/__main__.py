@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from simulation.schedule_runs import exhaustive, seeded_bugs, soak
+from simulation.schedule_runs import bug_search, exhaustive, seeded_bugs, soak
 from simulation.schedule_runs.crash_matrix import SCENARIOS, crash_matrix
 from simulation.schedule_runs.minimise import minimise
 from simulation.schedule_runs.schedule import BadSchedule, Schedule
@@ -134,7 +134,7 @@ def _chosen(args: argparse.Namespace) -> Iterator[tuple[str, Outcome]]:
 def _hunt(most: int) -> int:
     missed = 0
     for bug in seeded_bugs.BUGS:
-        found = seeded_bugs.find(bug, most)
+        found = bug_search.find(bug, most)
         missed += not found.violation
         words = (
             f"{found.schedules:6}  {found.violation}" if found.violation else f"     -  not found in {most} schedules"

@@ -18,7 +18,7 @@ import pytest
 
 from tests import tied
 from trainmaster.agent.shell.launching.agent_settings import load_environment
-from trainmaster_operator.local.pod_process import base_environment
+from trainmaster_operator.local.inherited_variables import base_environment
 
 _AT_START = load_environment(os.environ)
 

@@ -101,8 +101,8 @@ def train(job: dict[str, Any], last: int, variables: dict[str, str]) -> Numbers:
     os.environ.update({environment.CONFIG: json.dumps(job), **variables})
     from trainmaster import models, parallel
     from trainmaster.checkpoint.state import save
+    from trainmaster.checkpoint.state.checkpoint_session import Session
     from trainmaster.checkpoint.state.memory_saver import RamSaver
-    from trainmaster.checkpoint.state.session import Session
     from trainmaster.optim import optimizer
     from trainmaster.rank.reporter import Reporter
     from trainmaster.train import loop

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trainmaster.host import processes
-from trainmaster.rank import script
+from trainmaster.rank import script_runner
 
 INHERITED = ("TRAINMASTER_", "MASTER_", "TORCHELASTIC_")
 """Beginnings of variables that a rank's environment has, and that no work here inherits."""
@@ -75,7 +75,7 @@ def _be(work: Callable[[], Any], log: Path, pipe: Connection, parent: int) -> No
         pipe.send(work())
         code = 0
     except SystemExit as stop:
-        code = script.exit_code(stop)
+        code = script_runner.exit_code(stop)
     except BaseException:  # noqa: BLE001 a fork must not run on into its parent's code
         traceback.print_exc()
     finally:

@@ -27,7 +27,7 @@ PRELOADED = (
     "trainmaster.train.loop",
     "trainmaster.tools.parity",
     "trainmaster.models.llama",
-    "trainmaster.data.windows",
+    "trainmaster.data.token_windows",
 )
 """What all work needs, imported once, before the first fork."""
 GOOD, BAD, FAILED, NOT_HERE, NO_TIME = "good", "BEYOND", "FAILED", "not here", "no time left"

@@ -32,7 +32,7 @@ from trainmaster.contract.config import ModelConfig
 from trainmaster.contract.wire import environment
 from trainmaster.parallel.blocks import compiling, float8
 from trainmaster.tools.parity.rows import LOSSY
-from trainmaster.train.measures import utilization
+from trainmaster.train.measures import mfu
 
 OURS, BY_HAND = "trainmaster", "by hand"
 WIDE = {"width": 2048, "heads": 16, "kv_heads": 8, "hidden": 8192, "context": 4096}
@@ -198,7 +198,7 @@ def work_of(options: dict[str, int]) -> Numbers:
     wanted = ModelConfig(name="llama", options=options)
     with torch.device("meta"):
         model = models.module(models.validate(wanted))
-    each = utilization.flops(model, models.facts(wanted))
+    each = mfu.flops(model, models.facts(wanted))
     assert each is not None
     return {"parameters": sum(p.numel() for p in model.parameters()), "token_flops": each / options["context"]}
 
@@ -231,7 +231,7 @@ def derived(
     ratios = [own / other for own, other in zip(speeds[OURS], speeds[BY_HAND], strict=True)]
     precisions = {OURS: case.precision, BY_HAND: "bf16"}
     name = facts["name"] if facts is not None else ""
-    best = {system: utilization.peak(name, precision, "Highest") for system, precision in precisions.items()}
+    best = {system: mfu.peak(name, precision, "Highest") for system, precision in precisions.items()}
     medians = {system: statistics.median(values) for system, values in speeds.items()}
     losses, flops = found["losses"], work["token_flops"]
     return {

@@ -33,8 +33,8 @@ def train(rank: int, folder: str, meter: Meter) -> None:
         meter.step(self.step, lambda: last_loss(self))
 
     def last_loss(training: Any) -> float:
-        training._settle(wait=True)  # a device's numbers arrive a step or two late
-        return float(training.last_loss)
+        training.numbers.settle(wait=True)  # a device's numbers arrive a step or two late
+        return float(training.numbers.last_loss)
 
     loop.Training.one_step = one_step  # type: ignore[method-assign]
     try:

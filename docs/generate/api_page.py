@@ -20,7 +20,10 @@ Trainmaster runs as well ([Run a script](scripts.md)). [Come from another system
 Under plain `python` all of it works as well, without an agent and without a job.
 """
 
-_MORE = {"init": ("trainmaster.train.user_loop", "Run"), "parallelize": ("trainmaster.parallel.step", "Parallel")}
+_MORE = {
+    "init": ("trainmaster.train.user_loop", "Run"),
+    "parallelize": ("trainmaster.parallel.forward_and_backward", "Parallel"),
+}
 """What a function returns, where people use it and do not make it themselves."""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulation.faults.simulated_fault import Fault
 from simulation.faults.workload_faults import Act
-from simulation.virtual.faulty_cluster import CrashPoint, Rates
+from simulation.virtual.cluster_faults import CrashPoint, Rates
 from simulation.virtual.virtual_world import World
 from trainmaster_operator.cluster.port import LEASE, POD, Forbidden, NotFound, Object
 

@@ -6,12 +6,12 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from simulation.faults import control_plane_faults, user_changes, webhook, workload_faults
+from simulation.faults import control_plane_faults, dead_webhook, user_changes, workload_faults
 from simulation.faults.simulated_fault import Fault
 from simulation.virtual.virtual_world import World
 
 _TROUBLES = {**workload_faults.KINDS, **control_plane_faults.KINDS}
-KINDS = {**_TROUBLES, **user_changes.KINDS, **webhook.KINDS}
+KINDS = {**_TROUBLES, **user_changes.KINDS, **dead_webhook.KINDS}
 
 ON_A_GROWING_CLUSTER = (
     *("kill-rank", "kill-pod", "evict-pod", "delete-pod", "lose-node", "cut-agent-off", "reclaim-node"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from simulation.schedule_runs.more_scenarios import MORE
+from simulation.schedule_runs.change_scenarios import CHANGES
+from simulation.schedule_runs.failure_scenarios import FAILURES
 from simulation.schedule_runs.scenario import (
     DRAINED,
     SCRIPT,
@@ -167,5 +168,6 @@ SCENARIOS = (
     Scenario("two failures at once", _fail_together, shape={"replicas": 3}, exact=False),
     Scenario("shrink and grow", _shrink_and_grow, steps=60, shape={"replicas": 3, "elastic": True}, exact=False),
     Scenario("fail", kill_a_rank, phase="Failed", budget=NONE),
-    *MORE,
+    *FAILURES,
+    *CHANGES,
 )

@@ -1,4 +1,4 @@
-"""Operators with a bug each, as one might write them: does the simulator find it, and in how many schedules?"""
+"""Operators with a bug each, as one might write them. `bug_search` says whether the simulator finds them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from simulation.schedule_runs.crash_matrix import SCENARIOS, crash_runs
-from simulation.schedule_runs.simulated_run import run_growing_seed, run_seed
 from simulation.virtual.virtual_storage import Checkpoint, Storage
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
 from trainmaster_operator.manifests.controller_revision import Run
 from trainmaster_operator.planning.facts.change import Change
@@ -21,12 +19,12 @@ from trainmaster_operator.planning.facts.observation import Decision, JobSpec, O
 from trainmaster_operator.planning.facts.view import WORKER, View
 from trainmaster_operator.planning.failure import failure_budget, recovery_ladder
 from trainmaster_operator.planning.lifecycle import job_progress
-from trainmaster_operator.planning.placement import gang, gates, nodes, pod_slots
+from trainmaster_operator.planning.placement import avoided_nodes, gang_release, pod_slots, scheduling_gates
 from trainmaster_operator.planning.rounds import open_round
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
-from trainmaster_operator.runtime.job_pass.api_rejections import NEVER_S, Refusals
 from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
+from trainmaster_operator.runtime.job_pass.refused_pod_retries import NEVER_S, Refusals
 from trainmaster_operator.runtime.leader.lease import Elector
 from trainmaster_operator.runtime.operator import default_policies
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
@@ -41,36 +39,6 @@ class Bug:
     made: Callable[[], Made]  # the operator's policies with it, fresh for each schedule
     scenario: str = ""  # of the crash matrix: an operator must die at a certain write for it to show
     growing: bool = False  # it shows only on clusters whose nodes come late
-
-
-@dataclass(frozen=True)
-class Found:
-    bug: str
-    schedules: int  # tried until it was found, or at all
-    violation: str  # "" if it was not
-
-
-def find(bug: Bug, most: int, first: int = 0) -> Found:
-    """The first schedule in which it breaks a promise, or the first crash in its scenario."""
-    if bug.scenario:
-        return _find_by_crashes(bug)
-    run = run_growing_seed if bug.growing else run_seed
-    for seed in range(first, first + most):
-        with bug.made() as policies:
-            outcome = run(seed, policies)
-        if outcome.violations:
-            return Found(bug.name, seed - first + 1, outcome.violations[0])
-    return Found(bug.name, most, "")
-
-
-def _find_by_crashes(bug: Bug) -> Found:
-    scenario = next(scenario for scenario in SCENARIOS if scenario.name == bug.scenario)
-    tried = 0
-    for _, outcome in crash_runs(scenario, bug.made):
-        tried += 1
-        if outcome.violations:
-            return Found(bug.name, tried, outcome.violations[0])
-    return Found(bug.name, tried, "")
 
 
 def _planned(change: Callable[[Plan], Plan]) -> Callable[[], Made]:
@@ -405,8 +373,12 @@ BUGS = (
     Bug("report a step that is not known", _patched(job_progress, "_resumed", _tell_any_step)),
     Bug("resume from an incomplete checkpoint", _patched(Storage, "newest", _resume_from_the_newest)),
     Bug("resume from a checkpoint off the chain", _patched(Storage, "newest", _leave_the_chain)),
-    Bug("keep away from nodes for ever", _patched(nodes, "relax_avoidance", _keep_away_for_ever), growing=True),
-    Bug("give places back by the clock alone", _patched(gang, "_fresh_for_s", _forget_what_appears), growing=True),
-    Bug("believe an autoscaler for ever", _patched(gang, "SIGNS_COUNT_FOR", _believe_any_sign), growing=True),
-    Bug("count the time of gates", _patched(gates, "hold", _count_gated_time), growing=True),
+    Bug("keep away from nodes for ever", _patched(avoided_nodes, "relax_avoidance", _keep_away_for_ever), growing=True),
+    Bug(
+        "give places back by the clock alone",
+        _patched(gang_release, "_fresh_for_s", _forget_what_appears),
+        growing=True,
+    ),
+    Bug("believe an autoscaler for ever", _patched(gang_release, "SIGNS_COUNT_FOR", _believe_any_sign), growing=True),
+    Bug("count the time of gates", _patched(scheduling_gates, "hold", _count_gated_time), growing=True),
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from simulation.faults.random_faults import Fault, inject
 from simulation.schedule_runs.schedule import Schedule
-from simulation.virtual.promises import State
+from simulation.virtual.invariants import State
 from simulation.virtual.virtual_storage import Checkpoint
 from simulation.virtual.virtual_world import DiesAt, Workload, World
 from trainmaster_operator.cluster.port import JOB, KINDS, POD, REVISION, SERVICE

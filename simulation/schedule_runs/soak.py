@@ -21,7 +21,7 @@ from simulation.schedule_runs import exhaustive
 from simulation.schedule_runs.minimise import minimise
 from simulation.schedule_runs.schedule import Schedule
 from simulation.schedule_runs.simulated_run import SELDOM, Outcome, run_schedule
-from simulation.virtual.promises import State
+from simulation.virtual.invariants import State
 
 CHUNK = 50  # schedules
 TELL_EVERY_S = 30.0

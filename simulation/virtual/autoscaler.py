@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from trainmaster_operator.cluster.nodes_port import NodeRecord
 from trainmaster_operator.cluster.port import EVENT, POD, Conflict, Forbidden, NotFound, Object
-from trainmaster_operator.planning.facts.times import rfc3339
-from trainmaster_operator.planning.placement.gang import FRESH_S
-from trainmaster_operator.planning.placement.gates import GATED
+from trainmaster_operator.planning.facts.timestamps import rfc3339
+from trainmaster_operator.planning.placement.gang_release import FRESH_S
+from trainmaster_operator.planning.placement.scheduling_gates import GATED
 
 if TYPE_CHECKING:
     from simulation.virtual.virtual_world import World

@@ -6,9 +6,10 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from simulation.virtual.faulty_cluster import FaultyCluster, OperatorCrash
+from simulation.virtual.cluster_faults import OperatorCrash
+from simulation.virtual.faulty_cluster import FaultyCluster
 from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, decode, encode
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cluster.port import EVENT, LEASE, Object
 from trainmaster_operator.control.authentication import BEARER, Credential
 from trainmaster_operator.local.memory_cluster import MemoryCluster

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from typing import TYPE_CHECKING
 
-from simulation.virtual.virtual_grant import SimGrant
+from simulation.virtual.virtual_leaderless_restart import SimGrant
 from simulation.virtual.virtual_ranks import SimRank, SimTrained, StoreHost
+from simulation.virtual.virtual_reporter import TERMINATED, SimReporter
 from simulation.virtual.virtual_storage import Checkpoint
 from trainmaster.contract.wire import (
     Assignment,
@@ -26,16 +26,12 @@ from trainmaster.contract.wire import (
 )
 from trainmaster.contract.wire.training_times import KEPT
 from trainmaster_operator.cluster.port import Object
-from trainmaster_operator.control.fleet import Refused
 
 if TYPE_CHECKING:
     from simulation.virtual.virtual_world import World
 
 KILLED = -9
-TERMINATED = 143
 
-
-IDLE_S = 4.0  # below every limit on silence
 
 _OF_ONE_POD = (environment.SLOT, environment.INCARNATION)
 
@@ -72,15 +68,11 @@ class SimAgent:
         self.ranks: list[SimRank] = []
         self.round = 0
         self._retired = False  # the round's ranks were ended on request: it is spoken of no more
-        self._token = token_of(self.identity.pod_uid)
         self.address = world.listen(self)  # for other agents
         self.directive: Directive | None = None
         self.grant = SimGrant(self)
         self._history: list[SimTrained] = []  # rounds that ended since a leader opened one
         self._unconfirmed = False  # this round was opened by the grant, and no leader has published it
-        self._sent_at: float | None = None  # the report that isn't answered yet
-        self._failed: tuple[float, bool] | None = None  # the last one was not: when it was sent; it was refused
-        self._dropping = False
         self._epoch = 0
         self._tag = ""
         self._keeps_store = self.identity.slot < 2
@@ -93,17 +85,15 @@ class SimAgent:
         self._stop_passed: int | None = None
         self._resumed: int | None = None
         self._inventory: list[CheckpointRecord] = []
-        self._interval_s = 0.5
+        self.interval_s = 0.5
         self._draining_until: float | None = None
-        self._told_saved = False
         self._asked_at: float | None = None  # since when stacks are looked at
-        self._news = asyncio.Event()
-        self._talks: list[asyncio.Task[None]] = []
         self._chance = world.chance(f"agent {self.pod}")
+        self._reporter = SimReporter(self, self._chance)
 
     def start(self) -> None:
         self._open_store()
-        self._talks = [self.world.spawn(self._join()), self.world.spawn(self._report())]
+        self._reporter.start()
 
     @property
     def cut_off(self) -> bool:
@@ -129,9 +119,8 @@ class SimAgent:
                 store.alive = False
         for rank in self.ranks:
             rank.exit(KILLED, "its pod ended")
-        for talk in self._talks:
-            if talk is not asyncio.current_task() and not self.cut_off:
-                talk.cancel()  # its connections break
+        if not self.cut_off:
+            self._reporter.close()
         self.world.kubelet.ended(self, exit_code, message)
 
     def terminate(self, grace_s: float) -> None:
@@ -140,7 +129,7 @@ class SimAgent:
             self.die(TERMINATED, "terminated", told=True)
         elif self._draining_until is None:
             self._draining_until = self.world.clock.monotonic() + grace_s
-            self._news.set()
+            self._reporter.news.set()
             self.world.spawn(self._end_after(grace_s - 1))
 
     async def _end_after(self, seconds: float) -> None:
@@ -152,17 +141,17 @@ class SimAgent:
     def resumed(self, round: int, step: int) -> None:
         if round == self.round:
             self._resumed = step
-            self._news.set()
+            self._reporter.news.set()
 
     def stored(self, checkpoint: Checkpoint) -> None:
         self._inventory = [CheckpointRecord(checkpoint.step, checkpoint.round, "storage")]
-        self._news.set()
+        self._reporter.news.set()
 
     def lose_store(self) -> None:
         if self._used_store is not None and self._used_store.alive:
             self.world.watch.rank_failed(self.round, self.grant.minor)
             self._used_store.alive = False
-            self._news.set()
+            self._reporter.news.set()
 
     def _ended(self, rank: SimRank) -> None:
         if not self.alive or rank.round != self.round or rank not in self.ranks:
@@ -181,7 +170,7 @@ class SimAgent:
                 step=rank.step,
                 cascade=rank.cascade,
             )
-        self._news.set()
+        self._reporter.news.set()
         self.grant.look()
 
     # -- for its grant
@@ -199,87 +188,33 @@ class SimAgent:
         return self._draining_until is not None
 
     def report_at_once(self) -> None:
-        self._news.set()
+        self._reporter.news.set()
 
     def unanswered(self, since: float, silence_s: float) -> bool:
         """No leader has answered what was asked since then: nobody was reached, or nobody spoke for so long."""
-        now = self.world.clock.monotonic()
-        if self._failed is not None and self._failed[0] >= since:
-            return not self._failed[1] or now - since >= silence_s
-        return self._sent_at is not None and now - max(self._sent_at, since) >= silence_s
+        return self._reporter.unanswered(since, silence_s)
 
     def begin_granted(self, assignment: Assignment) -> None:
         self.world.note(f"{self.pod} begins round {assignment.round} by the grant")
         self.world.granted[assignment.round] = None
         self._begin(assignment)
-        if self._sent_at is not None and self._talks[-1] is not asyncio.current_task():
-            self._dropping = True  # what that report says is no longer so
-            self._talks[-1].cancel()
+        self._reporter.drop()
 
     # -- messages
 
-    async def _join(self) -> None:
-        while self.alive:
-            request = JoinRequest(
-                self.identity,
-                epoch=self._epoch,
-                round=0 if self._retired else self.round,
-                seen_tag=self._tag,
-                next_store=self._offer(),
-                peer=self.address,
-                software=self.software,
-            )
-            if not await self._exchange(request):
-                await asyncio.sleep(self._chance.uniform(0.05, 0.5))
+    def build_join(self) -> JoinRequest:
+        """Return what this agent says when it joins."""
+        return JoinRequest(
+            self.identity,
+            epoch=self._epoch,
+            round=0 if self._retired else self.round,
+            seen_tag=self._tag,
+            next_store=self._offer(),
+            peer=self.address,
+            software=self.software,
+        )
 
-    async def _report(self) -> None:
-        while self.alive:
-            self._news.clear()
-            report = self._build_report()
-            self._sent_at = sent_at = self.world.clock.monotonic()
-            try:
-                answered = await self._exchange(report)
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if not self._dropping or task is None or task.uncancel():
-                    raise
-                self._dropping, self._sent_at = False, None
-                continue
-            self._sent_at = None
-            if not answered:
-                self._failed = (sent_at, answered is False)
-                await self._until_news(self._chance.uniform(0.05, 0.5))
-            elif self.directive is not None:
-                self._failed = (sent_at, True) if self.directive.unable else None
-            self._told_saved = self._told_saved or (report.saved and bool(answered))
-            if self._draining_until is not None and self.alive and (self._told_saved or answered is None):
-                self.die(ExitCode.SAVED if self._told_saved else TERMINATED, told=True)
-                return
-            # Jobs wait for hours where nodes come late: agents that have nothing to tell speak less often there.
-            idle = self.world.cluster is not None and not any(rank.alive for rank in self.ranks)
-            await self._until_news(IDLE_S if idle else self._interval_s)
-
-    async def _until_news(self, seconds: float) -> None:
-        """Or for so long."""
-        timer = asyncio.get_running_loop().call_later(seconds, self._news.set)
-        await self._news.wait()
-        timer.cancel()
-
-    async def _exchange(self, message: JoinRequest | Report) -> bool | None:
-        """Whether the operator has taken it; None: nobody answered."""
-        try:
-            directive = await self.world.send(self, self._token, message)
-        except Refused as refused:
-            if refused.status == 410:
-                self.die(0, "it is stale")
-            return False
-        except ConnectionError:
-            return None
-        if self.alive:
-            self._obey(directive)
-        return True
-
-    def _build_report(self) -> Report:
+    def build_report(self) -> Report:
         """Return what this agent reports to the leader now."""
         if self._retired:
             return Report(
@@ -345,7 +280,7 @@ class SimAgent:
 
     # -- obeying
 
-    def _obey(self, directive: Directive) -> None:
+    def obey(self, directive: Directive) -> None:
         if directive.epoch < self._epoch:
             self.world.note(f"{self.pod} ignores a leader of epoch {directive.epoch}")
             return
@@ -354,7 +289,7 @@ class SimAgent:
         self._tag = directive.tag
         if directive.round < self.round and directive.state is not DirectiveState.FINISH:
             return
-        self._interval_s = directive.report_interval_s
+        self.interval_s = directive.report_interval_s
         if not directive.ask_stacks:
             self._asked_at = None
         elif self._asked_at is None:
@@ -402,7 +337,7 @@ class SimAgent:
             for i in range(assignment.ranks)
         ]
         self.world.spawn(self._fork(self.ranks, address, assignment.round, assignment.world_size))
-        self._news.set()
+        self._reporter.news.set()
 
     async def _fork(self, ranks: list[SimRank], address: str, round: int, world_size: int) -> None:
         await asyncio.sleep(self._chance.uniform(0.01, 0.1))
@@ -419,7 +354,7 @@ class SimAgent:
             else:
                 for rank in self.ranks:
                     rank.stop_at, rank.stop_bound = stop_at, False
-            self._news.set()
+            self._reporter.news.set()
         if bound and self._stop_passed is None:
             for rank in self.ranks:
                 rank.stop_bound = True
@@ -435,16 +370,8 @@ class SimAgent:
     def _open_store(self) -> None:
         if self._store is None and self.alive and self._keeps_store:
             self._store = self.world.new_store()
-            self._news.set()
+            self._reporter.news.set()
 
     async def _open_store_later(self) -> None:
         await asyncio.sleep(self._chance.uniform(0.02, 0.2))
         self._open_store()
-
-
-def token_of(pod_uid: str) -> str:
-    return f"token of {pod_uid}"
-
-
-def token_hash(pod_uid: str) -> str:
-    return hashlib.sha256(token_of(pod_uid).encode()).hexdigest()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from simulation.virtual.virtual_agent import SimAgent, token_hash
+from simulation.virtual.virtual_agent import SimAgent
+from simulation.virtual.virtual_reporter import token_hash
 from trainmaster_operator.cluster.port import DELETED, POD, Conflict, NotFound, Object, WatchEvent
 
 if TYPE_CHECKING:

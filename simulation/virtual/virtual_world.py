@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulation.virtual.autoscaler import GrowingCluster, Growth
-from simulation.virtual.faulty_cluster import Rates
+from simulation.virtual.cluster_faults import Rates
+from simulation.virtual.invariants import Watch
 from simulation.virtual.operator_process import OperatorProcess
-from simulation.virtual.promises import Watch
 from simulation.virtual.virtual_agent import SimAgent
-from simulation.virtual.virtual_grant import Word
 from simulation.virtual.virtual_kubelet import SimKubelet
+from simulation.virtual.virtual_leaderless_restart import Word
 from simulation.virtual.virtual_ranks import SimRank, SimRound, StoreHost, Upload
 from simulation.virtual.virtual_storage import Storage
 from trainmaster.contract.wire import Directive, JoinRequest, Report, StoreAddress
-from trainmaster_operator.api.meta import API_VERSION
+from trainmaster_operator.api.api_group import API_VERSION
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
 from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import JobState

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.agent.shell import reporting
+from trainmaster.agent.shell import reports_to_operator
 from trainmaster.agent.shell.control_client import Access, Connection, Refused, Unreachable
-from trainmaster.agent.shell.reporting import Reporter
+from trainmaster.agent.shell.reports_to_operator import Reporter
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, Report, encode
 
 ME = Identity("job-uid", "space", "job", "worker", 0, 0, "pod-uid")
@@ -213,7 +213,7 @@ def test_pauses_are_never_shorter_than_the_operator_asks_and_never_the_same(monk
 
     settings = SimpleNamespace(operator_url="http://x", token_file="", ca_file="", one_machine=True)
     reporter = Reporter(SimpleNamespace(settings=settings, draining_until=None))
-    monkeypatch.setattr(reporting.asyncio, "sleep", sleep)
+    monkeypatch.setattr(reports_to_operator.asyncio, "sleep", sleep)
     pauses = [asyncio.run(reporter._away(Refused(429, "", 5.0), 0.05)) for _ in range(20)]
     assert set(pauses) == {0.1}
     assert min(slept) >= 5

@@ -15,7 +15,7 @@ from tests.agent.world import ROOT, World
 from trainmaster.contract.wire import RankState, Recurrence, environment
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import ProgressRecord
-from trainmaster.rank import injection
+from trainmaster.rank import executed_rank_observation
 
 STEPS = """
 import os, signal, subprocess, sys
@@ -160,7 +160,7 @@ def test_a_usage_error_of_a_python_that_a_shell_started_is_told_for_certain(make
 def _run(folder: Path, code: str, *fds: int, **env: str) -> str:
     """What a Python below a rank prints."""
     variables = {"PATH": os.environ["PATH"], **env}
-    variables |= injection.variables(variables)
+    variables |= executed_rank_observation.variables(variables)
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=variables, cwd=folder, pass_fds=fds, text=True, capture_output=True).stdout
 
@@ -183,7 +183,7 @@ def test_a_helper_that_does_not_train_is_not_watched_in_its_starters_place(
     record = ProgressRecord.create(1, 0)
     ours, theirs = Channel.pair()
     code = (
-        "import subprocess, sys, trainmaster.rank.observer as o\n"
+        "import subprocess, sys, trainmaster.rank.script_observer as o\n"
         "helper = subprocess.Popen([sys.executable, '-c', 'print(1, flush=True); input()'], stdin=-1, stdout=-1)\n"
         "helper.stdout.readline(); print(o._observer.yielded()); import torch; print(o._observer.yielded())\n"
         "helper.communicate(b'\\n')\n"
@@ -208,9 +208,9 @@ def test_a_program_gives_way_to_those_that_it_starts_before_it_imports_torch(
     """Of several processes that have a record one is watched. Once they have ended, the first one is so again."""
     record = ProgressRecord.create(1, 0)
     ours, theirs = Channel.pair()
-    child = "import torch; import trainmaster.rank.observer as o; print(o._observer is not None)"
+    child = "import torch; import trainmaster.rank.script_observer as o; print(o._observer is not None)"
     code = (
-        "import subprocess, sys, trainmaster.rank.observer as o; print(o._observer is not None, flush=True)\n"
+        "import subprocess, sys, trainmaster.rank.script_observer as o; print(o._observer is not None, flush=True)\n"
         f"{imports}\n"
         f"subprocess.run([sys.executable, '-c', {child!r}], close_fds=CLOSE)\n"
         "print(not o._observer.yielded())"

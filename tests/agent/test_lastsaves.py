@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from trainmaster.agent.shell import supervisor
+from trainmaster.agent.shell.ranks import old_rounds
 from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.agent.shell.saves.last_saves import STOP_LIMIT_S, LastSaves
-from trainmaster.agent.shell.saves.uploads import Lost, Uploads
+from trainmaster.agent.shell.saves.upload_queue import Lost, Uploads
 from trainmaster.contract.wire import Assignment, StoreAddress
 
 LOST = Lost(round=3, rank=1, step=20, error="No space left on device")
@@ -89,19 +88,13 @@ def test_a_process_that_outlives_its_kill_is_named_with_its_rank_and_its_state()
 
 
 def test_ranks_that_outlive_the_end_of_their_round_are_told_as_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_UNKILLABLE_AFTER_S", 0.0)
+    monkeypatch.setattr(old_rounds, "UNKILLABLE_AFTER_S", 0.0)
     told: list[tuple[str, str]] = []
 
     async def retire() -> None:
-        agent = SimpleNamespace(
-            history=SimpleNamespace(retire=lambda round: None),
-            round=SimpleNamespace(retire=lambda: None, survivors=lambda: ["process 7 still exists"]),
-            _old_rounds=[],
-            _bury=lambda: None,
-            _event=lambda reason, message: told.append((reason, message)),
-        )
-        agent._name_survivors = partial(supervisor.Supervisor._name_survivors, cast(Any, agent))
-        supervisor.Supervisor._retire_round(cast(Any, agent))
+        round = SimpleNamespace(alive=False, retire=lambda: None, close=lambda: None)
+        round.survivors = lambda: ["process 7 still exists"]
+        old_rounds.OldRounds(lambda reason, message: told.append((reason, message))).add(cast(Any, round))
         assert told == []
         await asyncio.sleep(0)
         await asyncio.sleep(0)

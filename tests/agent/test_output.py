@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from trainmaster.agent.shell.ranks.rank_process import Output
+from trainmaster.agent.shell.ranks.output_pipe import Output
 
 BAR = b"\r%3d %%"
 

@@ -15,7 +15,7 @@ import pytest
 
 from trainmaster.contract.wire import Cause, ExitCode, ProgressRecord, environment
 from trainmaster.contract.wire.progress_record import MAGIC, VERSION
-from trainmaster.rank import executed_rank, failure_message, observer, script
+from trainmaster.rank import executed_rank, failure_message, script_observer, script_runner
 
 pytestmark = pytest.mark.processes
 
@@ -50,12 +50,12 @@ def init_process_group():
 """What torch's module of this name does to tracebacks."""
 WATCHED = """
 import os, sys
-from trainmaster.rank import script
+from trainmaster.rank import script_runner
 from trainmaster.contract.wire import ProgressRecord, environment
 from trainmaster.contract.wire.channel import Channel
 record, (channel, _) = ProgressRecord.create(1, 0), Channel.pair()
 os.environ.update({environment.PROGRESS_FD: str(record.fd), environment.CHANNEL_FD: str(channel.fileno())})
-sys.exit(script.run({"kind": "script", "path": "train.py", "args": []}))
+sys.exit(script_runner.run({"kind": "script", "path": "train.py", "args": []}))
 """
 """Runs train.py as a rank whose steps and imports are seen."""
 PROGRAMS = {"finds.py": FINDS_ITSELF, "names.py": NAMES, "hook.py": OWN_HOOK, "ends.py": HOOK_THAT_ENDS}
@@ -166,9 +166,9 @@ def test_an_error_of_what_watches_a_program_is_told_as_its_last_words(
         raise ValueError("there is no such descriptor")
 
     told: list[str] = []
-    monkeypatch.setattr(observer, "install", install)
+    monkeypatch.setattr(script_observer, "install", install)
     monkeypatch.setattr(failure_message, "tell", lambda cause, message, *_, **__: told.append(message))
-    assert script.run({"kind": "code", "code": "raise AssertionError('it runs')", "args": []}) == 1
+    assert script_runner.run({"kind": "code", "code": "raise AssertionError('it runs')", "args": []}) == 1
     assert told == ["ValueError: there is no such descriptor"]
     assert told[0] in capsys.readouterr().err
 
@@ -181,7 +181,10 @@ def test_a_rank_whose_agent_is_of_another_version_ends_with_a_sentence_and_runs_
     monkeypatch.setenv(environment.PROGRESS_FD, str(record.fd))
     told: list[tuple[str, ...]] = []
     monkeypatch.setattr(failure_message, "tell", lambda *words, **_: told.append(words))
-    assert script.run({"kind": "code", "code": "raise AssertionError('it runs')", "args": []}) == ExitCode.CONFIG_ERROR
+    assert (
+        script_runner.run({"kind": "code", "code": "raise AssertionError('it runs')", "args": []})
+        == ExitCode.CONFIG_ERROR
+    )
     said = capsys.readouterr().err
     assert said.startswith(f"trainmaster: the agent's progress record has layout {VERSION + 1}, and the trainmaster")
     assert said.count("\n") == 1

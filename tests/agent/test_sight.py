@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainmaster.agent.shell.ranks.round import Round
-from trainmaster.agent.shell.ranks.step_visibility import Sight
+from trainmaster.agent.shell.ranks.unobserved_steps import Sight
 from trainmaster.contract.wire import Progress
 
 

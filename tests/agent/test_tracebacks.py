@@ -8,8 +8,8 @@ from pathlib import Path
 
 RUN = """
 import sys
-from trainmaster.rank import script
-raise SystemExit(script.run({"kind": "script", "path": sys.argv[1], "args": []}))
+from trainmaster.rank import script_runner
+raise SystemExit(script_runner.run({"kind": "script", "path": sys.argv[1], "args": []}))
 """
 
 

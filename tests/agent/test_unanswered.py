@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.agent.shell import reporting
-from trainmaster.agent.shell.reporting import Reporter
+from trainmaster.agent.shell import reports_to_operator
+from trainmaster.agent.shell.reports_to_operator import Reporter
 
 FAILED_AT = 100.0
 SILENCE_S = 0.3
@@ -20,7 +20,7 @@ def reporter(
 ) -> Reporter:
     """With a report that was sent at `sent_at` and isn't answered, or with the last one that `failed`: (sent at, it was
     answered by somebody who doesn't lead)."""
-    monkeypatch.setattr(reporting.time, "monotonic", lambda: now)
+    monkeypatch.setattr(reports_to_operator.time, "monotonic", lambda: now)
     made = object.__new__(Reporter)
     made._sent_at, made._failed, made._answer_s = sent_at, failed, answer_s
     return made

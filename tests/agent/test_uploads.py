@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.shell.saves.uploads import Lost, Uploads
+from trainmaster.agent.shell.saves.upload_queue import Lost, Uploads
 from trainmaster.contract.wire import STALLED_AFTER_S
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from trainmaster_operator.api import crd
-from trainmaster_operator.api.job import CHECKPOINTS, DistributedTrainingJob
+from trainmaster_operator.api.job_spec import CHECKPOINTS, DistributedTrainingJob
 from trainmaster_operator.manifests import volumes
 from trainmaster_operator.planning.facts.job_state import Failure, JobState, Recovery, Restarts, Rung
 from trainmaster_operator.planning.status_mapping import write_status

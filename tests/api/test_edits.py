@@ -11,7 +11,7 @@ import pytest
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from trainmaster_operator.api import cel_rules, crd
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.api.spec_edits import FIELDS, Edit, differences, edit_of, effective_spec, frozen, merge_live
 
 PAGE = Path(__file__).parents[2] / "docs" / "editing.md"

@@ -23,7 +23,7 @@ from tests.manifests.pods import build_pod
 from tests.manifests.test_golden import CLUSTER
 from tests.planning.test_pending import waiting
 from tests.planning.world import World, running, verdict
-from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.validation.job_validation import validate
 from trainmaster_operator.api.validation.partial_model import model_in
 from trainmaster_operator.planning.facts.view import look
@@ -220,12 +220,12 @@ class Story(NamedTuple):
 
 ELSEWHERE = {
     "workers.min": Story(
-        "planning/rounds/sizes.py",
+        "planning/rounds/allowed_sizes.py",
         "planning/test_elastic.py",
         "test_a_job_never_shrinks_below_its_minimum_or_to_an_illegal_size",
     ),
     "workers.max": Story(
-        "planning/rounds/sizes.py",
+        "planning/rounds/allowed_sizes.py",
         "planning/test_sizes.py",
         "test_a_script_may_have_any_size_within_its_bounds_and_none_but_its_own_without",
     ),
@@ -241,15 +241,15 @@ ELSEWHERE = {
         "planning/liveness/straggler.py", "planning/test_straggler.py", "test_its_pod_is_replaced_where_that_is_wanted"
     ),
     "recovery.elastic.waitSeconds": Story(
-        "planning/rounds/sizes.py",
+        "planning/rounds/allowed_sizes.py",
         "planning/test_elastic.py",
         "test_some_of_the_new_pods_will_do_when_the_others_do_not_come",
     ),
     "recovery.elastic.cooldownSeconds": Story(
-        "planning/rounds/sizes.py", "planning/test_elastic.py", "test_it_takes_the_pod_back_after_the_cooldown"
+        "planning/rounds/allowed_sizes.py", "planning/test_elastic.py", "test_it_takes_the_pod_back_after_the_cooldown"
     ),
     "recovery.nodes.avoid": Story(
-        "planning/placement/nodes.py", "planning/test_nodes.py", "test_a_job_may_want_none_of_this"
+        "planning/placement/avoided_nodes.py", "planning/test_nodes.py", "test_a_job_may_want_none_of_this"
     ),
     "restart": Story(
         "planning/lifecycle/revision.py",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api.jobs import PYTORCH, job
-from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.validation.job_validation import validate
 
 

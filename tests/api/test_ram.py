@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster_operator.api.checkpoint_memory import bytes_of, quantity_of
+from trainmaster_operator.api.quantities import bytes_of, quantity_of
 
 
 @pytest.mark.parametrize(

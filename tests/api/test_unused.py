@@ -8,7 +8,7 @@ import pytest
 
 from tests.api.jobs import PYTORCH, job
 from tests.api.unused_options import OF_DERIVED_DEGREES, ON_CLUSTERS, PLAIN, REFUSED, TAKEN, optimizer, parallelism
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.api.validation.job_validation import validate
 
 

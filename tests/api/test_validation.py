@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.api.recovery_rules import RuledCause
 from trainmaster_operator.api.validation.job_validation import validate
 

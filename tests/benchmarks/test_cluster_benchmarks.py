@@ -22,7 +22,7 @@ from e2e.kube import JOB, Kube, Object
 from e2e.machine import Own, Site
 from e2e.world import World
 from tests.runtime.api_server import ApiServer
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cluster.port import CONFIG_MAP, POD
 
 

@@ -21,7 +21,7 @@ from tests.benchmarks import cuda_probe
 from tests.trainer.ranks import Ranks
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
-from trainmaster.models import layout
+from trainmaster.models import allowed_parallelism
 from trainmaster.tools.parity import Outcome, compare
 from trainmaster.tools.parity import Row as ParityRow
 
@@ -225,7 +225,9 @@ def test_every_rank_that_is_held_against_the_cpu_is_a_legal_job(facts: dict[str,
     for precision in works.PRECISIONS:
         for recompute in ("None", "Full", "Selective"):
             for compiled in (False, True):
-                layout.validate(TrainingConfig.model_validate(works.config(setting, precision, recompute, compiled)))
+                allowed_parallelism.validate(
+                    TrainingConfig.model_validate(works.config(setting, precision, recompute, compiled))
+                )
                 assert works.row_name(precision, recompute, compiled) in names
 
 
@@ -237,7 +239,7 @@ def test_what_is_measured_on_a_device_is_a_legal_job_that_computes_nowhere_else(
         jobs.append(speed.config(setting, speed.REAL[vocabulary], case, speed.Blocks()))
     for job in [*jobs, works.config(setting, "fp32")]:
         config = TrainingConfig.model_validate(job)
-        layout.validate(config)
+        allowed_parallelism.validate(config)
         assert config.device == "CUDA"
 
 

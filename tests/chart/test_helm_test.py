@@ -16,7 +16,7 @@ from tests.chart.rendering import CHART_FILES, EVERYTHING, Object, only, render
 from tests.chart.test_objects import KUBERNETES, SITUATIONS
 from trainmaster_operator.api.validation import pod_fields
 from trainmaster_operator.api.validation.job_validation import validate
-from trainmaster_operator.runtime import first_recovery
+from trainmaster_operator.runtime import helm_test
 
 
 def made(values: dict[str, Any] | None = None) -> list[Object]:
@@ -62,7 +62,7 @@ def test_without_rights_of_the_charts_own_a_test_brings_none() -> None:
 def test_its_pod_runs_the_module_in_the_operators_image_and_may_do_no_more_than_that_asks_for() -> None:
     (container,) = only(made({"image": {"tag": "7"}}), "Pod")["spec"]["containers"]
     assert container["image"] == "trainmaster/operator:7"
-    assert container["command"] == ["python3", "-m", first_recovery.__name__, "/job/job.yaml"]
+    assert container["command"] == ["python3", "-m", helm_test.__name__, "/job/job.yaml"]
     (rule,) = only(made(), "Role")["rules"]
     assert (rule["resources"], rule["verbs"]) == (["distributedtrainingjobs"], ["create", "delete", "get", "watch"])
 

@@ -10,7 +10,7 @@ import yaml
 from charts.generate import CHART, ROOT
 from tests.chart.rendering import EVERYTHING, argument, ids, only, operator_pod, render, values_file
 from trainmaster_operator.manifests.volumes import CA_KEY, CA_NAME
-from trainmaster_operator.runtime import kubernetes_operator
+from trainmaster_operator.runtime import kubernetes_operator, operator_options
 
 KUBERNETES = "1.36"
 PROMETHEUS = {"name": "prometheus-k8s", "namespace": "monitoring"}
@@ -59,7 +59,7 @@ def test_the_names_are_those_that_operator_and_agents_rely_on() -> None:
 def test_the_operator_understands_its_command_line(situation: str) -> None:
     (container,) = operator_pod(render(SITUATIONS[situation]))["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    options = kubernetes_operator.parser().parse_args(container["args"])
+    options = operator_options.parser().parse_args(container["args"])
     assert (options.control_port, options.health_port) == (ports["control"], ports["health"])
     assert container["command"] == ["python3", "-m", kubernetes_operator.__name__]
 
@@ -75,7 +75,7 @@ def test_the_operator_understands_its_command_line(situation: str) -> None:
 def test_the_operator_is_told_as_whom_the_pods_of_jobs_run(
     values: dict[str, Any], user: int | None, group: int | None, fs_group: int | None, restricts: bool
 ) -> None:
-    options = kubernetes_operator.parser().parse_args(operator_pod(render(values))["containers"][0]["args"])
+    options = operator_options.parser().parse_args(operator_pod(render(values))["containers"][0]["args"])
     assert (options.job_user, options.job_group, options.job_fs_group) == (user, group, fs_group)
     assert options.restrict_user_images is restricts
 
@@ -222,7 +222,7 @@ def test_plain_metrics_are_found_by_annotations_and_by_the_monitor() -> None:
     (container,) = operator_pod(objects)["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert annotations["prometheus.io/port"] == str(ports["health"])
-    options = kubernetes_operator.parser().parse_args(container["args"])
+    options = operator_options.parser().parse_args(container["args"])
     assert options.plain_metrics
     (endpoint,) = only(objects, "ServiceMonitor")["spec"]["endpoints"]
     assert endpoint.keys() & {"scheme", "tlsConfig", "authorization", "bearerTokenFile"} == set()
@@ -235,7 +235,7 @@ def test_plain_metrics_are_found_by_annotations_and_by_the_monitor() -> None:
 def test_nothing_tells_others_where_secure_metrics_are() -> None:
     objects = render()
     assert "prometheus.io/scrape" not in only(objects, "Deployment")["spec"]["template"]["metadata"]["annotations"]
-    options = kubernetes_operator.parser().parse_args(operator_pod(objects)["containers"][0]["args"])
+    options = operator_options.parser().parse_args(operator_pod(objects)["containers"][0]["args"])
     ports = {port["name"]: port["containerPort"] for port in operator_pod(objects)["containers"][0]["ports"]}
     assert (options.plain_metrics, options.metrics_port) == (False, ports["metrics"])
     assert options.finished_metrics_seconds == 6 * 3600

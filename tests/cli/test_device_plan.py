@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.cli.this_machine.device_plan import Device, DevicePlan, Need, NoDevices, decide, named, need
 
 UUIDS = [f"GPU-{number}a" for number in range(8)]

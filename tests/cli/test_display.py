@@ -11,19 +11,10 @@ from rich.console import Console
 
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, SUCCEEDED, status
 from trainmaster_operator.cli.display.live_display import PlainDisplay, Scene, choose, describe, picture, pods, summary
+from trainmaster_operator.cli.display.number_words import clock, memory, rate, remaining, seconds
 from trainmaster_operator.cli.display.rank_rows import step_of
 from trainmaster_operator.cli.display.recovery_tables import actions
-from trainmaster_operator.cli.display.status_diff import (
-    News,
-    OperatorBack,
-    Tone,
-    clock,
-    memory,
-    news,
-    rate,
-    remaining,
-    seconds,
-)
+from trainmaster_operator.cli.display.status_diff import News, OperatorBack, Tone, news
 from trainmaster_operator.planning.facts.job_state import CheckpointStatus, Condition, JobPhase, JobState, Rung
 from trainmaster_operator.planning.facts.observation import PodRecord
 

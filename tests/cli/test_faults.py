@@ -12,7 +12,7 @@ import pytest
 from tests.api.jobs import job
 from tests.cluster.examples import pod
 from trainmaster.contract.wire.fault_protocol import short
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli.fault_injection import run_faults
 from trainmaster_operator.cli.fault_injection.run_faults import Fault, FaultServer
 from trainmaster_operator.cli.refusal import Refusal

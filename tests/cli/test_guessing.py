@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.data import files
+from trainmaster.data import text_files
 from trainmaster_operator.cli.report import guessing_loss as guessing
 from trainmaster_operator.cli.report.guessing_loss import guessing_loss
 
@@ -26,13 +26,13 @@ def test_only_a_sample_of_a_large_text_is_read(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(guessing, "SAMPLE_BYTES", 2**14)
     (tmp_path / "a.txt").write_bytes(b"a" * 2**16 + b"b" * 2**16)
     amounts = []
-    read = files.Text.read
+    read = text_files.Text.read
 
-    def counted(text: files.Text, start: int, stop: int) -> bytes:
+    def counted(text: text_files.Text, start: int, stop: int) -> bytes:
         amounts.append(stop - start)
         return read(text, start, stop)
 
-    monkeypatch.setattr(files.Text, "read", counted)
+    monkeypatch.setattr(text_files.Text, "read", counted)
     assert guessing_loss(training(tmp_path)) == pytest.approx(math.log(2), abs=0.01)
     assert sum(amounts) == 2**14
 

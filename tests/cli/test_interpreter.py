@@ -11,7 +11,7 @@ import pytest
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.cli.this_machine.script_interpreter import choose, of_command
-from trainmaster_operator.local.pod_process import base_environment
+from trainmaster_operator.local.inherited_variables import base_environment
 
 
 def python(folder: Path, answer: object) -> str:

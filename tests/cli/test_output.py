@@ -14,8 +14,9 @@ import yaml
 
 from tests.api.jobs import job
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, output_folder, status
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli import output_folder as output
+from trainmaster_operator.cli import resumed_run
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.report import run_report
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
@@ -28,7 +29,7 @@ def before(left: JobState) -> dict[str, Any]:
 
 
 def resumed(left: JobState, last_round: int = 0) -> tuple[dict[str, Any], JobState]:
-    resource = output.resumed_resource(before(left), job(metadata__namespace="default"), last_round)
+    resource = resumed_run.resumed_resource(before(left), job(metadata__namespace="default"), last_round)
     DistributedTrainingJob.model_validate(resource)
     return resource, read_status(resource["status"])
 
@@ -63,11 +64,11 @@ def test_a_job_that_never_got_to_a_round_starts_from_the_beginning() -> None:
 
 
 def test_the_highest_round_is_known_from_the_lineage(tmp_path: Path) -> None:
-    assert output.highest_round(tmp_path) == 0
+    assert resumed_run.highest_round(tmp_path) == 0
     (tmp_path / "lineage").mkdir()
     for name in ("round-1.json", "round-000012.json", "round-3.json", "other"):
         (tmp_path / "lineage" / name).touch()
-    assert output.highest_round(tmp_path) == 12
+    assert resumed_run.highest_round(tmp_path) == 12
 
 
 def test_only_one_run_at_a_time_holds_a_folder(tmp_path: Path) -> None:
@@ -118,19 +119,19 @@ def test_a_status_file_that_is_none_is_refused(tmp_path: Path, text: str) -> Non
 def test_a_job_that_would_continue_another_is_refused(changes: dict[str, Any], words: str) -> None:
     now = DistributedTrainingJob.model_validate(job(**changes))
     with pytest.raises(Refusal, match=words):
-        output.check_same_job(Path("out"), before(status()), now)
+        resumed_run.check_same_job(Path("out"), before(status()), now)
 
 
 def test_a_run_whose_job_is_in_a_spelling_of_before_is_refused() -> None:
     old = before(status())
     old["spec"]["training"]["parallelism"] = {"dp_shard": 4}
     with pytest.raises(Refusal, match="that another version of trainmaster wrote; choose another --out"):
-        output.check_same_job(Path("out"), old, DistributedTrainingJob.model_validate(job()))
+        resumed_run.check_same_job(Path("out"), old, DistributedTrainingJob.model_validate(job()))
 
 
 def test_more_steps_and_another_budget_are_the_same_job() -> None:
     changes = {"spec__training__steps": 500, "spec__recovery": {"budget": {"pod": 9}}}
-    output.check_same_job(Path("out"), before(status()), DistributedTrainingJob.model_validate(job(**changes)))
+    resumed_run.check_same_job(Path("out"), before(status()), DistributedTrainingJob.model_validate(job(**changes)))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from tests.api.jobs import PYTORCH, TRAINMASTER
 from tests.api.jobs import job as document
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli.run import prove
 from trainmaster_operator.cli.run.prove import verdict
 from trainmaster_operator.cli.run.run_comparison import Difference, Record, Run, compare, read

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.contract.wire import temporary
+from trainmaster.contract.wire import atomic_replace
 from trainmaster_operator.cli.display.status_diff import News
 from trainmaster_operator.cli.run.status_file import StatusFile
 from trainmaster_operator.cluster.port import Object
@@ -51,7 +51,7 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "status.yaml"
-    temporary.replace(file, b"old")
+    atomic_replace.replace(file, b"old")
 
     def half(self: Path, data: bytes) -> None:
         with open(self, "wb") as written:
@@ -60,6 +60,6 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_beside_it(
 
     monkeypatch.setattr(Path, "write_bytes", half)
     with pytest.raises(OSError, match="No space left"):
-        temporary.replace(file, b"new")
+        atomic_replace.replace(file, b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["status.yaml"]
     assert file.read_text() == "old"

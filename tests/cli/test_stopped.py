@@ -8,7 +8,7 @@ import pytest
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from tests.cli.runs import status
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli.run.resume_message import from_where, how_to_go_on
 from trainmaster_operator.planning.facts.job_state import CheckpointStatus
 

@@ -9,7 +9,8 @@ from collections.abc import Awaitable
 import pytest
 
 from simulation.virtual import faulty_cluster
-from simulation.virtual.faulty_cluster import CrashPoint, Fault, FaultyCluster, OperatorCrash, Rates, Scripted
+from simulation.virtual.cluster_faults import CrashPoint, Fault, OperatorCrash, Rates, Scripted
+from simulation.virtual.faulty_cluster import FaultyCluster
 from tests.cluster.conformance import SCENARIOS, Scenario, World
 from tests.cluster.examples import lease, pod
 from tests.cluster.scenario import forgotten_by

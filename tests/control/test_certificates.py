@@ -11,7 +11,7 @@ import pytest
 from trainmaster_operator.cluster.port import SECRET, Conflict, Unavailable
 from trainmaster_operator.control import certificates
 from trainmaster_operator.control.certificates import DAY_S, Pair, Secrets, advance, issue, new_authority
-from trainmaster_operator.control.tls import ServerTls
+from trainmaster_operator.control.renewable_tls import ServerTls
 from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.runtime.clock import VirtualClock
 from trainmaster_operator.runtime.tls_bootstrap import NAME, Authority

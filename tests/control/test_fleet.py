@@ -20,8 +20,9 @@ from trainmaster.contract.wire import (
     UploadReport,
     Verdict,
 )
+from trainmaster_operator.control.agent_pacing import CROWD
 from trainmaster_operator.control.authentication import Admission, Credential
-from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Refused
+from trainmaster_operator.control.fleet import Fleet, FleetSettings, Refused
 from trainmaster_operator.planning.facts.observation import SaveFailed
 from trainmaster_operator.runtime.clock import run_virtual
 

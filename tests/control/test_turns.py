@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from trainmaster_operator.control.event_loop import TurnLoop, Turns
+from trainmaster_operator.control.crowd_event_loop import TurnLoop, Turns
 
 
 @pytest.fixture

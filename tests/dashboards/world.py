@@ -20,8 +20,8 @@ from typing import Any
 
 from tests.dashboards.prometheus import Prometheus, serving
 from trainmaster.contract.wire import environment as names
-from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.cli import output_folder
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
+from trainmaster_operator.cli import resumed_run
 from trainmaster_operator.cli.fault_injection import run_faults
 from trainmaster_operator.cli.fault_injection.run_faults import FaultServer
 from trainmaster_operator.cli.run import local_processes
@@ -80,7 +80,7 @@ class World:
         template = workers.setdefault("template", {"spec": {"containers": [{"name": "trainer"}]}})
         given_too = template["spec"]["containers"][0].setdefault("env", [])
         given_too += [{"name": k, "value": v} for k, v in variables.items()]
-        self._store.create(JOB, output_folder.first_resource(given))
+        self._store.create(JOB, resumed_run.first_resource(given))
 
     def patch(self, name: str, spec: dict[str, Any]) -> None:
         self._store.patch(JOB, "default", name, {"spec": spec})

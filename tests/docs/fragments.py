@@ -8,7 +8,7 @@ from typing import Any
 import kubernetes_validate
 import yaml
 
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.api.validation import job_validation
 from trainmaster_operator.cli.this_machine import trainer_checks
 

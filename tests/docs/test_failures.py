@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.recovery import RecoverySpec
 from trainmaster_operator.api.recovery_rules import RuleAction
+from trainmaster_operator.api.recovery_spec import RecoverySpec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "failures.md").read_text()
 

@@ -10,17 +10,23 @@ import pytest
 from trainmaster_operator.api import crd
 from trainmaster_operator.api.status_terms import JobPhase
 from trainmaster_operator.planning.job_conditions import TRUE_IN
-from trainmaster_operator.planning.lifecycle import elastic, revision, saving
-from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION
-from trainmaster_operator.planning.placement import gang
+from trainmaster_operator.planning.lifecycle import checkpoint_conditions, elastic_resize, revision
+from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEEDS_MIGRATION
+from trainmaster_operator.planning.placement import gang_release
 from trainmaster_operator.runtime.observability.runtime_conditions import RECONCILE_ERROR
 
 PAGE = (Path(__file__).parents[2] / "docs" / "status.md").read_text()
 STATUS = crd.job_schema()["properties"]["status"]["properties"]
 CONDITIONS = (
     *TRUE_IN,
-    *(elastic.AS_WISHED, gang.SCHEDULED, revision.PENDING, revision.LOST),
-    *(saving.FAILED, saving.STALLED, saving.UNPROTECTED, NEEDS_MIGRATION, RECONCILE_ERROR),
+    *(elastic_resize.AS_WISHED, gang_release.SCHEDULED, revision.PENDING, revision.LOST),
+    *(
+        checkpoint_conditions.FAILED,
+        checkpoint_conditions.STALLED,
+        checkpoint_conditions.UNPROTECTED,
+        NEEDS_MIGRATION,
+        RECONCILE_ERROR,
+    ),
 )
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from trainmaster.contract.wire.channel import Channel
 from trainmaster_operator.local import process_tree
-from trainmaster_operator.planning.lifecycle import saving
+from trainmaster_operator.planning.lifecycle import checkpoint_conditions
 
 COMMAND = "trainmaster_operator.cli.main"
 _FORKED = (COMMAND, "trainmaster_operator.local.local_operator", "trainmaster_operator.local.process_kubelet")
@@ -245,7 +245,7 @@ def _become(module: str, arguments: Sequence[str], environment: Mapping[str, str
                 sys.path.append(folder)
                 runpy.run_path(str(Path(folder, "sitecustomize.py")))
         if STALLED_AFTER in variables:
-            saving.STALLED_AFTER_S = float(variables[STALLED_AFTER])
+            checkpoint_conditions.STALLED_AFTER_S = float(variables[STALLED_AFTER])
         random.seed()
         gc.freeze()
         found = importlib.import_module(module).main()

@@ -16,7 +16,7 @@ from trainmaster.agent.frameworks.framework import Facts, numbers
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import ProgressRecord
-from trainmaster.rank import injection
+from trainmaster.rank import executed_rank_observation
 
 pytestmark = pytest.mark.processes
 
@@ -30,7 +30,7 @@ def rank(command: Sequence[str], facts: Facts) -> tuple[subprocess.Popen[str], C
     env |= {environment.ROUND: "1", environment.STORE: f"{facts.store_host}:{facts.store_port}"}
     env |= {environment.PROGRESS_FD: str(record.fd), environment.CHANNEL_FD: str(theirs.fileno())}
     fds = [record.fd, theirs.fileno()]
-    env |= injection.variables(env)
+    env |= executed_rank_observation.variables(env)
     return subprocess.Popen(command, env=env, pass_fds=fds, stdout=subprocess.PIPE, text=True), ours
 
 

@@ -12,7 +12,7 @@ import pytest
 from trainmaster.agent import frameworks
 from trainmaster.agent.frameworks.framework import Facts, numbers
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import Cause
+from trainmaster.contract.wire.causes_and_exit_codes import Cause
 from trainmaster.rank import failure_message, framework_joining
 
 

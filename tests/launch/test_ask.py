@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from trainmaster.contract.launch import LaunchRefused, UnknownOption, parse
-from trainmaster.contract.launch.ask import OwnParsers
 from trainmaster.contract.launch.own_parser import MARK
+from trainmaster.contract.launch.own_parser_process import OwnParsers
 
 ANSWER = {"kind": "script", "name": "train.py", "args": ["--x"], "given": {}, "environment": {"ACCELERATE_X": "1"}}
 LINE = ["accelerate", "launch", "--new_flag", "train.py", "--x"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.agent.shell.launching import foreign_launchers
-from trainmaster.rank import injection, script
+from trainmaster.rank import executed_rank_observation, script_runner
 from trainmaster.rank.injected import trainmaster_nested_launch as nested
 
 API = """
@@ -74,7 +74,7 @@ def run(folder: Path, *argv: str, **variables: str) -> subprocess.CompletedProce
     given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "TRAINMASTER_ROUND": "1", "MASTER_PORT": "9"}
     ranks = {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TRAINMASTER_RANKS_PER_POD": "2"}
     env = {**given, **ranks, **variables}
-    env.update(injection.variables(env))
+    env.update(executed_rank_observation.variables(env))
     return subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
 
 
@@ -136,7 +136,7 @@ def test_a_rank_that_has_joined_its_round_may_launch_what_it_likes(folder: Path)
 
 
 def test_outside_a_rank_nothing_is_changed(folder: Path) -> None:
-    env = {"PATH": os.environ["PATH"], **injection.variables({"PYTHONPATH": str(folder)})}
+    env = {"PATH": os.environ["PATH"], **executed_rank_observation.variables({"PYTHONPATH": str(folder)})}
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py"]
     done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
     assert "a world of its own was started" in done.stderr
@@ -175,7 +175,7 @@ def test_a_launcher_may_count_the_ranks_of_a_pod_or_of_the_machine(processes: in
             "torchrun, which this job's program starts",
         ),
         (["python", "-m", "torch.distributed.run", "t.py"], {}, "only add to it, or write that line"),
-        (["/v/bin/python3", "/v/bin/torchrun", "t.py"], {"PYTHONPATH": f".:{script.INJECTED}"}, ""),
+        (["/v/bin/python3", "/v/bin/torchrun", "t.py"], {"PYTHONPATH": f".:{script_runner.INJECTED}"}, ""),
         (["python", "-"], {}, ""),
         (["python", "t.py"], {}, ""),
         (["bash", "run.sh"], {}, ""),

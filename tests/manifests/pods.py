@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.manifests import PodDefaults, fill_pod, render_pod
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.manifests.affinity import away_from, excludes_nodes
+from trainmaster_operator.manifests.node_affinity import away_from, excludes_nodes
 
 ELSEWHERE = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["a", "b"]}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

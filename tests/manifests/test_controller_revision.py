@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.manifests.test_golden import CLUSTER, TRAINING
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.manifests import PodDefaults, fill_pod, render_pod
 from trainmaster_operator.manifests.controller_revision import (
     Revision,

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.manifests.pods import build_pod
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.manifests import (
     PodDefaults,
     PodSecurity,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainmaster_operator.api.checkpoint_memory import millis_of
+from trainmaster_operator.api.quantities import millis_of
 from trainmaster_operator.manifests.resources import amounts, changes, read, written
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from trainmaster.contract.wire import Cause, DirectiveState, RankReport, RankState, StoreAddress, Verdict
-from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
+from trainmaster_operator.api.compact_lists import unpack_counts, unpack_ranges
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning import directive, plan
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.facts.observation import (

@@ -6,7 +6,7 @@ import pytest
 
 from tests.planning.world import World, job_spec, pending, running, verdict
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.planning.facts.job_state import JobPhase
 
 

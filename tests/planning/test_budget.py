@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planning.world import NOW
-from trainmaster_operator.api.recovery import BudgetSpec
+from trainmaster_operator.api.recovery_spec import BudgetSpec
 from trainmaster_operator.planning.facts.job_state import Rung, Spent
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.failure import failure_budget
 
 LIMITS = BudgetSpec(inPlace=2, pod=1, full=1, windowSeconds=100, perCause=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.planning.world import World, job_spec, pending, recovered, running, verdict
 from trainmaster_operator.planning.facts.job_state import Condition
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 
 
 def test_conditions_follow_the_phase_and_say_why() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from tests.planning.world import World, job_spec, pending, running, script_spec, verdict
-from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning import directive
 from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, Restarts
 from trainmaster_operator.planning.facts.observation import PodToCreate, Refusal
-from trainmaster_operator.planning.facts.times import rfc3339
-from trainmaster_operator.planning.lifecycle import elastic
+from trainmaster_operator.planning.facts.timestamps import rfc3339
+from trainmaster_operator.planning.lifecycle import elastic_resize
 
 SAVES = {"directory": "/checkpoints"}
 
@@ -23,7 +23,11 @@ def elastic_spec(replicas: int = 4, elastic: dict[str, float] | None = None, **w
     return job_spec(
         workers={"replicas": replicas, **workers},
         checkpoint=SAVES,
-        recovery={"elastic": elastic or {}, "agentLostSeconds": 1e6, "budget": {"inPlace": 2, "pod": 2, "full": 0}},
+        recovery={
+            "elastic": elastic or {},
+            "agentLostSeconds": 1e6,
+            "budget": {"inPlace": 2, "pod": 2, "full": 0},
+        },
     )
 
 
@@ -455,7 +459,7 @@ def test_a_new_leader_hears_the_pods_that_a_job_grows_by_before_it_opens_the_rou
     world = stopped_to_grow()
     world.leading_s = 1.0
     world.agent(2, joined=False)
-    assert world.settle().requeue_after_s == pytest.approx(elastic.HEARD_AFTER_S - 1.0)
+    assert world.settle().requeue_after_s == pytest.approx(elastic_resize.HEARD_AFTER_S - 1.0)
     assert world.status.round == 1
     world.agent(2, joined=True)
     world.write()
@@ -476,7 +480,7 @@ def test_a_new_leader_waits_for_the_polls_of_members_that_it_has_stopped() -> No
 def test_a_new_leader_waits_in_vain_for_no_more_than_a_moment() -> None:
     world = stopped_to_grow()
     world.agent(2, joined=False)
-    world.leading_s = elastic.HEARD_AFTER_S
+    world.leading_s = elastic_resize.HEARD_AFTER_S
     world.write()
     assert (world.status.round, world.status.roundMap) == (2, "0-1")
 

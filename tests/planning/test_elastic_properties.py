@@ -11,10 +11,10 @@ from hypothesis.stateful import invariant, rule
 from tests.planning.model import Model
 from tests.planning.test_properties import Job
 from tests.planning.world import World, job_spec, running
-from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.meta import pack_ranges, unpack_counts, unpack_ranges
+from trainmaster_operator.api.compact_lists import pack_ranges, unpack_counts, unpack_ranges
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.view import look
-from trainmaster_operator.planning.rounds import open_round, sizes
+from trainmaster_operator.planning.rounds import allowed_sizes, open_round
 from trainmaster_operator.planning.rounds.directives import directives
 
 
@@ -48,18 +48,18 @@ def test_the_order_of_a_round_is_of_slots_that_are_there_and_whoever_stays_keeps
     view = look(world.spec, world.status, world.observed(), world.now)
     there = {slot for slot in slots if slot not in away and slot not in gone}
     order = open_round.next_order(view, tuple(sorted(gone)))
-    possible = [n for n in sizes.openable(view, waited) if n <= len(there)]
+    possible = [n for n in allowed_sizes.openable(view, waited) if n <= len(there)]
     assert order is None if not possible else order is not None and len(order) == possible[0]
     if order is None:
         return
     assert len(set(order)) == len(order)
     assert set(order) <= there
     if len(order) == size:
-        stayed = [was in there and was < sizes.slots_for(view, size) for was in before]
+        stayed = [was in there and was < allowed_sizes.slots_for(view, size) for was in before]
         assert all(now == was for now, was, stays in zip(order, before, stayed, strict=True) if stays)
     else:
         assert list(order) == sorted(order)
-        assert len(order) in sizes.legal(world.spec)
+        assert len(order) in allowed_sizes.legal(world.spec)
 
 
 class ElasticJob(Job):

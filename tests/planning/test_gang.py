@@ -9,12 +9,12 @@ import pytest
 
 from tests.planning.test_pending import waiting
 from tests.planning.world import World, job_spec, opened, running
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.planning import plan
 from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
 from trainmaster_operator.planning.facts.observation import NewPlaces, Observation, PodRecord, Refusal
-from trainmaster_operator.planning.facts.times import rfc3339
-from trainmaster_operator.planning.placement import gang
+from trainmaster_operator.planning.facts.timestamps import rfc3339
+from trainmaster_operator.planning.placement import gang_release
 
 
 def partial(**spec: Any) -> World:
@@ -96,8 +96,8 @@ def test_nothing_is_given_back_shortly_after_an_autoscaler_spoke_or_a_node_joine
     decision = world.plan()
     assert not decision.intent
     assert decision.requeue_after_s is not None
-    assert decision.requeue_after_s <= gang.FRESH_S - 100.0
-    assert told(world, **{sign: gang.FRESH_S}).plan().intent
+    assert decision.requeue_after_s <= gang_release.FRESH_S - 100.0
+    assert told(world, **{sign: gang_release.FRESH_S}).plan().intent
 
 
 def test_nothing_is_given_back_while_pods_of_the_job_find_places_however_long_it_takes() -> None:
@@ -106,13 +106,13 @@ def test_nothing_is_given_back_while_pods_of_the_job_find_places_however_long_it
         world.now += HOLD_S / 2
         world.pod(0, placed_at=rfc3339(world.now - 10))
         assert not world.settle().intent
-    world.now += gang.FRESH_S
+    world.now += gang_release.FRESH_S
     assert world.plan().intent
 
 
 def test_an_autoscaler_that_tries_in_vain_holds_no_release_up_for_ever() -> None:
     world = partial()
-    world.now += gang.SIGNS_COUNT_FOR * HOLD_S - 1
+    world.now += gang_release.SIGNS_COUNT_FOR * HOLD_S - 1
     assert not told(world, asked_s=1.0).plan().intent
     world.now += 2
     assert told(world, asked_s=1.0).plan().intent

@@ -8,7 +8,7 @@ import pytest
 
 from tests.planning.world import World, job_spec, opened, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import Cause, RankState
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.observation import Decision
 from trainmaster_operator.planning.rounds.directives import directive

@@ -8,7 +8,7 @@ import pytest
 
 from tests.former import former_status as of_a_former_version
 from trainmaster_operator.planning.facts.job_state import JobState
-from trainmaster_operator.planning.lifecycle.migration import former_spec, former_status
+from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import former_spec, former_status
 from trainmaster_operator.planning.status_mapping import write_status
 
 

@@ -12,8 +12,8 @@ from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts.job_state import Failure, JobState
 from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S, Mark, Suspicion
 from trainmaster_operator.planning.facts.observation import NewPlaces, Observation, PodRecord
-from trainmaster_operator.planning.facts.times import rfc3339
-from trainmaster_operator.planning.placement import nodes
+from trainmaster_operator.planning.facts.timestamps import rfc3339
+from trainmaster_operator.planning.placement import avoided_nodes
 from trainmaster_operator.planning.placement.node_score import score
 
 
@@ -61,7 +61,7 @@ def test_what_a_node_did_in_one_job_weighs_by_what_it_says_of_the_node(causes: l
     marks = [mark(cause, at=NOW - i) for i, cause in enumerate(causes)]
     known = suspicion(bad=marks)
     observed = replace(pending().observed(), suspicion=known)
-    assert (nodes.avoid(job_spec(), JobState(), observed, NOW) == ["bad"]) is excluded
+    assert (avoided_nodes.avoid(job_spec(), JobState(), observed, NOW) == ["bad"]) is excluded
 
 
 def test_crashes_count_when_they_repeat_on_a_node_and_in_several_jobs() -> None:
@@ -84,7 +84,7 @@ def test_suspicion_decays() -> None:
 def test_only_a_share_of_the_nodes_is_kept_away_from(count: int, most: int) -> None:
     marks = {f"n{i:03}": [mark(Cause.HARDWARE_FAULT, at=NOW - i)] for i in range(50)}
     observed = replace(pending().observed(), suspicion=Suspicion(marks, count))
-    kept = nodes.avoid(job_spec(), JobState(), observed, NOW)
+    kept = avoided_nodes.avoid(job_spec(), JobState(), observed, NOW)
     assert kept == [f"n{i:03}" for i in range(most)]  # the most suspect ones
 
 
@@ -92,7 +92,7 @@ def test_a_job_may_want_none_of_this() -> None:
     known = suspicion(bad=[mark(Cause.HARDWARE_FAULT)])
     observed = replace(pending().observed(), suspicion=known)
     spec = job_spec(recovery={"nodes": {"avoid": False}})
-    assert nodes.avoid(spec, JobState(), observed, NOW) == []
+    assert avoided_nodes.avoid(spec, JobState(), observed, NOW) == []
 
 
 def test_a_new_job_starts_away_from_what_others_suffered_from() -> None:
@@ -134,10 +134,10 @@ def test_the_same_failure_counts_once_when_the_ledger_knows_it_too() -> None:
     world.pod(2, node_lost=True)
     world.write()
     assert world.status.avoidNodes == []
-    reason = nodes.of_failure("uid", world.status)
+    reason = avoided_nodes.of_failure("uid", world.status)
     assert reason is not None
     observed = replace(world.observed(), suspicion=suspicion(n2=[reason[1]]))
-    assert nodes.avoid(world.spec, world.status, observed, world.now) == []
+    assert avoided_nodes.avoid(world.spec, world.status, observed, world.now) == []
 
 
 def test_what_stands_in_the_status_changes_with_incarnations_only() -> None:
@@ -159,7 +159,7 @@ def rejected(world: World, reason: str) -> None:
 )
 def test_pods_that_a_node_turns_away_tell_of_broken_devices(reason: str, counts: bool) -> None:
     pod = PodRecord("p", "uid-of-pod", "worker", 1, 0, "Failed", node="n1", reason=reason, rejected=True)
-    assert (nodes.of_rejection("uid", pod, NOW) is not None) is counts
+    assert (avoided_nodes.of_rejection("uid", pod, NOW) is not None) is counts
 
 
 def test_the_third_pod_that_a_node_turned_away_is_the_last_one() -> None:
@@ -232,21 +232,21 @@ def beside_tainted(**signs: float) -> Cluster:
 
 def test_a_tainted_node_may_be_used_when_no_other_place_appears() -> None:
     world = beside_tainted()
-    world.now += nodes.PATIENCE_S - 1
+    world.now += avoided_nodes.PATIENCE_S - 1
     assert world.settle().requeue_after_s == pytest.approx(1.0)
     world.now += 1
     decision = world.write()
     assert [event.reason for event in decision.events] == ["NodesAllowed"]
     assert (world.status.avoidNodes, world.status.avoidedInVain) == (["n2"], True)
     assert world.status.incarnations == "0*2,1,0", "the pod that waits need not be made again"
-    world.now += 10 * nodes.PATIENCE_S
+    world.now += 10 * avoided_nodes.PATIENCE_S
     assert not world.plan().intent
 
 
 @pytest.mark.parametrize("sign", ["asked_s", "joined_s"])
 def test_a_tainted_node_is_left_alone_while_an_autoscaler_brings_others(sign: str) -> None:
     world = beside_tainted(**{sign: 10.0})
-    world.now += 10 * nodes.PATIENCE_S
+    world.now += 10 * avoided_nodes.PATIENCE_S
     assert not world.plan().intent
 
 
@@ -275,4 +275,4 @@ def test_a_node_that_answers_nobody_is_avoided_however_few_nodes_are_known() -> 
 
 def test_a_failure_without_a_node_blames_none() -> None:
     failure = Failure(cause=Cause.NODE_LOST.value, time=rfc3339(NOW))
-    assert nodes.of_failure("uid", JobState(lastFailure=failure)) is None
+    assert avoided_nodes.of_failure("uid", JobState(lastFailure=failure)) is None

@@ -9,7 +9,7 @@ import pytest
 from tests.planning.world import World, job_spec, opened, pending, running
 from trainmaster_operator.planning.facts.job_state import Condition, JobPhase
 from trainmaster_operator.planning.facts.observation import EventType, Refusal
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 
 
 def waiting(spec: Any = None, slots: tuple[int, ...] = (2,), **pod: Any) -> World:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.planning.model import TOTAL, Agent, Model
 from tests.planning.world import job_spec, script_spec
 from trainmaster.contract.wire import Cause, Verdict
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.planning.facts.job_state import JobPhase, Rung
 
 FOREVER = 1e9

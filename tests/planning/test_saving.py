@@ -6,7 +6,7 @@ import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec, verdict
 from trainmaster.contract.wire import Cause, UploadReport
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.job_state import Condition, JobPhase
 from trainmaster_operator.planning.facts.observation import CheckpointSeen, SaveFailed
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.planning.world import TRAINING, World, job_spec, script_spec
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.job_state import Condition, JobPhase
 
 FOLDER = "/data/run-7"

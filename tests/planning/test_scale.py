@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from tests.planning.world import World, job_spec, running, store, verdict
-from trainmaster_operator.api.meta import pack_counts
+from trainmaster_operator.api.compact_lists import pack_counts
 from trainmaster_operator.planning import directive, plan
 from trainmaster_operator.planning.facts.observation import Refusal
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planning.world import job_spec, script_spec
-from trainmaster_operator.planning.rounds import sizes
+from trainmaster_operator.planning.rounds import allowed_sizes
 
 
 def spec_of(replicas: int, batch: dict[str, Any], mesh: dict[str, int] | None = None, **workers: Any) -> Any:
@@ -41,15 +41,15 @@ SCALED: dict[str, Any] = {"global": 24, "scaling": {"ranks": 4, "learningRate": 
     ],
 )
 def test_legal_sizes_come_from_the_parallelism_and_the_batch(spec: Any, legal: tuple[int, ...], wished: int) -> None:
-    assert sizes.legal(spec) == legal
-    assert sizes.wished(spec) == wished
+    assert allowed_sizes.legal(spec) == legal
+    assert allowed_sizes.wished(spec) == wished
 
 
 def test_a_script_may_have_any_size_within_its_bounds_and_none_but_its_own_without() -> None:
-    assert sizes.legal(script_spec(4)) == (4,)
+    assert allowed_sizes.legal(script_spec(4)) == (4,)
     template = script_spec(4).workers.template
     bounded = script_spec(workers={"replicas": 4, "min": 2, "max": 6, "template": template})
-    assert (sizes.legal(bounded), sizes.wished(bounded)) == ((2, 3, 4, 5, 6), 4)
+    assert (allowed_sizes.legal(bounded), allowed_sizes.wished(bounded)) == ((2, 3, 4, 5, 6), 4)
 
 
 @given(
@@ -78,5 +78,5 @@ def test_every_legal_size_is_a_job_and_no_other_is(
     if not expected:
         return
     spec = spec_of(low + more, given_batch, mesh, ranksPerPod=ranks, min=low, max=low + more)
-    assert sizes.legal(spec) == expected
-    assert sizes.wished(spec) == expected[-1]
+    assert allowed_sizes.legal(spec) == expected
+    assert allowed_sizes.wished(spec) == expected[-1]

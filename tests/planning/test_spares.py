@@ -9,8 +9,8 @@ import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec, store, verdict
 from trainmaster.contract.wire import DirectiveState
-from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning import directive
 from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
 from trainmaster_operator.planning.facts.observation import PodToCreate

@@ -8,11 +8,11 @@ import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec, verdict
 from trainmaster.agent.shell import self_fencing
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodToCreate
-from trainmaster_operator.planning.placement import pod_slots
-from trainmaster_operator.planning.placement.pod_slots import DamagedStatus
+from trainmaster_operator.planning.lifecycle.job_beginning import DamagedStatus
+from trainmaster_operator.planning.placement import stale_pods
 
 
 def test_a_new_job_gets_its_first_status_before_any_pod() -> None:
@@ -120,7 +120,7 @@ def test_a_script_is_removed_only_when_its_agent_must_have_ended_its_ranks(
 
 
 def test_a_scripts_agent_ends_its_ranks_before_the_operator_takes_them_for_dead() -> None:
-    assert self_fencing.LEASE_S + self_fencing.LOOK_S + self_fencing.CONNECT_S < pod_slots.SCRIPT_FORCE_AFTER_S
+    assert self_fencing.LEASE_S + self_fencing.LOOK_S + self_fencing.CONNECT_S < stale_pods.SCRIPT_FORCE_AFTER_S
 
 
 @pytest.mark.parametrize(("unanswered_s", "removed"), [(19.0, False), (20.0, True)])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.planning.world import World, opened, running, script_spec, store, verdict
 from trainmaster.contract.wire import Trained
-from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts import script_step_count
 
 
 def crashed_at(step: int, saved: int) -> World:
@@ -84,7 +84,7 @@ def test_steps_count_as_useful_where_nobody_knows_whether_they_are_done_again(sa
     world.now += 9.5
     steps(world, 96)
     assert world.status.usefulSeconds - before == pytest.approx(useful_s)
-    assert step_count.is_known(world.status) is bool(saved)
+    assert script_step_count.is_known(world.status) is bool(saved)
 
 
 def test_a_file_that_is_loaded_before_the_script_has_saved_any_is_no_resume() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.planning.world import World, job_spec, pending, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.planning.world import World, job_spec, running
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 
 
 def lost(world: World) -> list[int]:

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from trainmaster.contract.wire import Cause, RankReport, RankState, StoreAddress, Verdict
-from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
+from trainmaster_operator.api.compact_lists import unpack_counts, unpack_ranges
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning import plan
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.facts.observation import (

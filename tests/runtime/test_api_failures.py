@@ -18,10 +18,10 @@ from tests.runtime.test_refusals import conditions, pods, scheduled
 from tests.stored import flat_status
 from trainmaster_operator.cluster.port import CONFIG_MAP, EVENT, JOB, POD, REVISION, SERVICE, Forbidden
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.runtime import api_failures
+from trainmaster_operator.runtime import lasting_api_failures
 from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.job_pass import api_rejections
+from trainmaster_operator.runtime.job_pass import refused_pod_retries
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
 from trainmaster_operator.runtime.operator import Operator, Settings
 
@@ -50,7 +50,9 @@ class World:
         """Jobs with failing calls, as the metric tells them, by reason."""
         registry = self.operator.metrics.registry
         name = "trainmaster_jobs_failing_api_calls"
-        counts = {reason: registry.get_sample_value(name, {"reason": reason}) for reason in api_failures.REASONS}
+        counts = {
+            reason: registry.get_sample_value(name, {"reason": reason}) for reason in lasting_api_failures.REASONS
+        }
         return {reason: count for reason, count in counts.items() if count}
 
 
@@ -319,19 +321,19 @@ def test_a_quota_that_was_raised_is_noticed_within_ten_seconds(raised_at: float,
 
     run_virtual(main())
     late = [at for at in tries if at >= raised_at - 10]
-    assert raised_at < 20 or len(late) <= 10 * api_rejections.TRIES_PER_S  # however many jobs wait
+    assert raised_at < 20 or len(late) <= 10 * refused_pod_retries.TRIES_PER_S  # however many jobs wait
 
 
 def test_jobs_that_wait_in_thousands_try_no_more_often_together() -> None:
     async def main() -> None:
-        known = api_rejections.Refusals(asyncio.get_running_loop().clock)  # type: ignore[attr-defined]
+        known = refused_pod_retries.Refusals(asyncio.get_running_loop().clock)  # type: ignore[attr-defined]
         for tries in range(12):
             for number in range(2000):
-                known.note(JobKey("space", str(number)), str(number), api_rejections.Refused("Refused", "quota"))
+                known.note(JobKey("space", str(number)), str(number), refused_pod_retries.Refused("Refused", "quota"))
             await asyncio.sleep(tries)
         of = known.of(JobKey("space", "1"), "1")
         assert of is not None
-        assert of.again_in_s == pytest.approx(2000 / api_rejections.TRIES_PER_S - 11)
+        assert of.again_in_s == pytest.approx(2000 / refused_pod_retries.TRIES_PER_S - 11)
 
     run_virtual(main())
 

@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.fake_nodes import FakeNodes
 from tests.runtime.fakes import chance, cluster, job
 from trainmaster_operator.cluster.port import JOB, POD
-from trainmaster_operator.manifests.affinity import HOSTNAME
+from trainmaster_operator.manifests.node_affinity import HOSTNAME
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.planning.facts.node_suspicion import Mark
 from trainmaster_operator.runtime.clock import run_virtual

@@ -12,8 +12,8 @@ import pytest
 from tests.cluster.fake_api import answers, as_json, fake_api
 from trainmaster_operator.api import crd
 from trainmaster_operator.cluster.port import JOB, Forbidden, Object
-from trainmaster_operator.runtime import crd_age
-from trainmaster_operator.runtime.crd_age import Difference, compare
+from trainmaster_operator.runtime import crd_version
+from trainmaster_operator.runtime.crd_version import Difference, compare
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 
 NAMED = {"x-kubernetes-group-version-kind": [{"group": "trainmaster.dev", "version": "v1alpha1", "kind": JOB}]}
@@ -50,7 +50,7 @@ class Server:
 
 def report(answer: Object | Exception | None) -> tuple[Difference | None, Metrics]:
     metrics = Metrics()
-    return asyncio.run(crd_age.report(Server(answer), metrics)), metrics
+    return asyncio.run(crd_version.report(Server(answer), metrics)), metrics
 
 
 def test_the_definition_of_this_operator_is_no_difference(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,8 +12,8 @@ from tests.runtime.fakes import cluster, job
 from trainmaster_operator.cluster.port import JOB, Gone, NotFound, Object, WatchEvent
 from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.runtime import first_recovery
-from trainmaster_operator.runtime.first_recovery import recover
+from trainmaster_operator.runtime import helm_test
+from trainmaster_operator.runtime.helm_test import recover
 
 Change = Callable[[MemoryStore], Any]
 
@@ -102,7 +102,7 @@ def test_what_an_earlier_test_left_is_deleted_first() -> None:
 
 
 def test_an_api_server_that_forgets_the_watch_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_recovery, "AGAIN_S", 0.0)
+    monkeypatch.setattr(helm_test, "AGAIN_S", 0.0)
     watch, refused = MemoryCluster.watch, []
 
     async def forgetful(self: MemoryCluster, kind: str, version: str, *rest: Any) -> AsyncIterator[WatchEvent]:

@@ -3,7 +3,8 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-from simulation.virtual.faulty_cluster import FaultyCluster, Rates
+from simulation.virtual.cluster_faults import Rates
+from simulation.virtual.faulty_cluster import FaultyCluster
 from tests.runtime.fakes import chance, cluster, job, pod
 from tests.runtime.refusing import REFUSALS
 from trainmaster_operator.cluster.port import JOB, POD

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.runtime.fakes import job
 from trainmaster.contract.wire import Identity, RankReport, RankState, Report, Usage
-from trainmaster_operator.control.job_usage import JobUsage
+from trainmaster_operator.control.job_usage_and_mfu import JobUsage
 from trainmaster_operator.planning.facts.job_state import (
     CheckpointStatus,
     Condition,
@@ -24,7 +24,7 @@ from trainmaster_operator.planning.facts.job_state import (
     Totals,
     WorkersStatus,
 )
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.lifecycle.job_totals import FAILURE_WORDS, LOSS_WORDS, PHASE_WORDS
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record

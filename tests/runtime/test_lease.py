@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from simulation.virtual.faulty_cluster import FaultyCluster, Rates
+from simulation.virtual.cluster_faults import Rates
+from simulation.virtual.faulty_cluster import FaultyCluster
 from tests.runtime.fakes import chance, cluster, pod
 from trainmaster_operator.cluster.port import LEASE, POD, Forbidden
 from trainmaster_operator.local import local_operator

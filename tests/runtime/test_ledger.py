@@ -10,7 +10,7 @@ from typing import Any
 from tests.api.jobs import job
 from tests.runtime import fakes
 from trainmaster.contract.wire import Directive, DirectiveState
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.cluster.port import CONFIG_MAP, JOB, ApiError, Object, Unavailable
 from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.local.memory_store import MemoryStore
@@ -19,7 +19,7 @@ from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.facts.job_state import Failure, JobState
 from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S
 from trainmaster_operator.planning.facts.observation import Decision, Observation, PodRecord
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.runtime import node_health as module
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
 from trainmaster_operator.runtime.clock import run_virtual

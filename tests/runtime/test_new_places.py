@@ -10,10 +10,10 @@ import pytest
 from tests.runtime.fake_nodes import FakeNodes
 from trainmaster_operator.cluster.port import Forbidden, Object, Unavailable
 from trainmaster_operator.planning.facts.observation import NewPlaces, PodRecord
-from trainmaster_operator.planning.facts.times import rfc3339
-from trainmaster_operator.runtime import new_places
+from trainmaster_operator.planning.facts.timestamps import rfc3339
+from trainmaster_operator.runtime import scale_up_signs
 from trainmaster_operator.runtime.cache.informer import JobKey
-from trainmaster_operator.runtime.new_places import NewPlacesSeen
+from trainmaster_operator.runtime.scale_up_signs import NewPlacesSeen
 
 KEY = JobKey("space", "job")
 NOW = 1_700_000_000.0
@@ -68,7 +68,7 @@ def test_an_event_of_an_autoscaler_is_a_sign_as_old_as_the_event(reason: str, fi
     site = Site()
     site.say("uid1", reason, 40.0, field)
     site.say("uid1", "FailedScheduling", 1.0, field)
-    assert site.look() == (True, new_places.LOOK_S)
+    assert site.look() == (True, scale_up_signs.LOOK_S)
     assert site.seen.seen(KEY) == NewPlaces(asked_s=40.0)
     site.clock.time += 5
     assert site.seen.seen(KEY) == NewPlaces(asked_s=45.0)
@@ -76,10 +76,10 @@ def test_an_event_of_an_autoscaler_is_a_sign_as_old_as_the_event(reason: str, fi
 
 def test_pods_are_looked_at_in_turn_and_not_all_at_once() -> None:
     site = Site()
-    assert site.look() == (False, new_places.LOOK_S)
-    assert site.look() == (False, new_places.LOOK_S)
+    assert site.look() == (False, scale_up_signs.LOOK_S)
+    assert site.look() == (False, scale_up_signs.LOOK_S)
     assert site.events.read == ["uid1"]
-    site.clock.time += new_places.LOOK_S
+    site.clock.time += scale_up_signs.LOOK_S
     site.look()
     assert site.events.read == ["uid1", "uid2"]
 
@@ -101,7 +101,7 @@ def test_a_node_that_joins_is_a_sign_where_nodes_may_be_listed() -> None:
     site.look()
     assert site.seen.seen(KEY).joined_s == 10_000
     nodes.add("new", created_at=rfc3339(NOW + 50))
-    site.clock.time += new_places.NODES_LOOK_S
+    site.clock.time += scale_up_signs.NODES_LOOK_S
     assert site.look()[0]
     assert site.seen.seen(KEY).joined_s == 10
     assert nodes.calls == ["list", "list"]
@@ -112,23 +112,23 @@ def test_the_missing_right_to_list_nodes_is_said_once() -> None:
     site = Site()
     for _ in range(3):
         site.look()
-        site.clock.time += new_places.NODES_LOOK_S
-    assert site.said == [new_places.MISSING]
+        site.clock.time += scale_up_signs.NODES_LOOK_S
+    assert site.said == [scale_up_signs.MISSING]
 
     nodes = FakeNodes(refusal=Forbidden("nodes is forbidden"))
     site = Site(nodes)
     for _ in range(30):
         site.look()
-        site.clock.time += new_places.NODES_LOOK_S
-    assert site.said == [f"{new_places.MISSING}: nodes is forbidden"]
+        site.clock.time += scale_up_signs.NODES_LOOK_S
+    assert site.said == [f"{scale_up_signs.MISSING}: nodes is forbidden"]
     assert len(nodes.calls) == 3  # now and then it is tried again
 
 
 def test_an_api_server_that_does_not_answer_is_asked_again_later() -> None:
     site = Site()
     site.events.refusal = Unavailable("no answer")
-    assert site.look() == (False, new_places.LOOK_S)
+    assert site.look() == (False, scale_up_signs.LOOK_S)
     site.events.refusal = None
     site.say("uid2", "Nominated", 5.0)
-    site.clock.time += new_places.LOOK_S
-    assert site.look() == (True, new_places.LOOK_S)
+    site.clock.time += scale_up_signs.LOOK_S
+    assert site.look() == (True, scale_up_signs.LOOK_S)

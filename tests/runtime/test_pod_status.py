@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster_operator.manifests.affinity import away_from
+from trainmaster_operator.manifests.node_affinity import away_from
 from trainmaster_operator.runtime.cache.cache_records import pod_entry
 from trainmaster_operator.runtime.cache.pod_status import PodState, read
 

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from simulation.virtual.faulty_cluster import FaultyCluster, Rates
+from simulation.virtual.cluster_faults import Rates
+from simulation.virtual.faulty_cluster import FaultyCluster
 from tests.runtime.fakes import chance, job, pod
 from tests.stored import flat_status
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, Report

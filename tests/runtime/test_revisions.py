@@ -5,7 +5,7 @@ import json
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-from simulation.virtual.faulty_cluster import CrashPoint, OperatorCrash
+from simulation.virtual.cluster_faults import CrashPoint, OperatorCrash
 from tests.runtime.fakes import chance, job
 from tests.runtime.test_reconcile import Spy, conditions, directives, status
 from trainmaster_operator.cluster.port import JOB, POD, REVISION

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from simulation.schedule_runs.bug_search import find
 from simulation.schedule_runs.minimise import kind_of, minimise
 from simulation.schedule_runs.schedule import BadSchedule, Schedule
-from simulation.schedule_runs.seeded_bugs import BUGS, find
+from simulation.schedule_runs.seeded_bugs import BUGS
 from simulation.schedule_runs.simulated_run import run_schedule
 
 FOUND_WITHIN = {

@@ -31,7 +31,7 @@ from trainmaster.contract.wire import environment
 from trainmaster.errors import TrainmasterError
 from trainmaster.parallel.blocks import compiling
 from trainmaster.rank.reporter import Reporter
-from trainmaster.train import microbatch
+from trainmaster.train import auto_micro_batch
 from trainmaster.train.loop import Training
 
 NUMBERS = ("loss", "grad_norm", "evaluation_loss")
@@ -40,7 +40,7 @@ NUMBERS = ("loss", "grad_norm", "evaluation_loss")
 def main() -> None:
     folder, rank = Path(os.environ[environment.OUTPUT_DIR]), int(os.environ["RANK"])
     # Where memory is ample the largest micro-batch is the whole share. What is estimated has tests of its own.
-    microbatch._elsewhere = lambda config, ranks, budget: (1, 1)
+    auto_micro_batch._elsewhere = lambda config, ranks, budget: (1, 1)
     # So has what a compiler makes of a block; importing one takes seconds.
     compiling.prepare = lambda device_type: None
     torch.compile = _to_be_compiled

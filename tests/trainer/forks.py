@@ -27,7 +27,7 @@ STRAGGLERS_S = 30  # after the first rank failed: what then still runs hangs in 
 PRELOADED = (
     "trainmaster.train.user_loop",
     "trainmaster.tools.parity",
-    "trainmaster.data.windows",
+    "trainmaster.data.token_windows",
     "trainmaster.models.gpt",
     "trainmaster.models.llama",
     "trainmaster.models.moe",

@@ -18,18 +18,18 @@ from trainmaster.contract.config import TrainingConfig
 from trainmaster.optim import muon
 from trainmaster.parallel import (
     collectives,
-    context,
+    context_parallel,
     expert_parallel,
+    forward_and_backward,
     gradient_norm,
     gradient_reduction,
     loss,
     mesh,
-    step,
     tensor_parallel,
 )
 from trainmaster.parallel.local_devices import device_copies, device_layers
 from trainmaster.parallel.stages import pipeline
-from trainmaster.reduce import method
+from trainmaster.reduce import compression_method
 from trainmaster.tools import parity
 from trainmaster.tools.parity import Outcome, Row
 
@@ -70,14 +70,14 @@ MUON = Row("E8", {"dpShard": 2}, 1, training={"optimizer": {"name": "muon", "lr"
 @mutation(REPLICATE)
 def _() -> None:
     """replicate: gradients scaled by 1.01"""
-    whole = step.Parallel.forward_backward
+    whole = forward_and_backward.Parallel.forward_backward
 
     def forward_backward(self: Any, batches: Any, count: int, divisor: float) -> torch.Tensor:
         total = whole(self, batches, count, divisor)
         parallel.scale_gradients_(self.model, 1.01)
         return total
 
-    step.Parallel.forward_backward = forward_backward  # type: ignore[method-assign]
+    forward_and_backward.Parallel.forward_backward = forward_backward  # type: ignore[method-assign]
 
 
 @mutation(REPLICATE)
@@ -229,13 +229,13 @@ def _() -> None:
 @mutation(CONTEXT)
 def _() -> None:
     """context: positions are those of a contiguous part"""
-    step.Parallel.forward = lambda self, tokens: self.model(tokens)  # type: ignore[method-assign]
+    forward_and_backward.Parallel.forward = lambda self, tokens: self.model(tokens)  # type: ignore[method-assign]
 
 
 @mutation(CONTEXT)
 def _() -> None:
     """context: keys stay in the order of the ranks"""
-    context.Chunks.in_sequence = lambda self, x, dim: x  # type: ignore[method-assign]
+    context_parallel.Chunks.in_sequence = lambda self, x, dim: x  # type: ignore[method-assign]
 
 
 @mutation(CONTEXT)
@@ -249,7 +249,7 @@ def _() -> None:
 @mutation(ULYSSES)
 def _() -> None:
     """Ulysses: heads come back in the order of the sequence"""
-    context.Chunks.by_rank = lambda self, x, dim: x  # type: ignore[method-assign]
+    context_parallel.Chunks.by_rank = lambda self, x, dim: x  # type: ignore[method-assign]
 
 
 @mutation(EXPERT)
@@ -270,7 +270,7 @@ def _() -> None:
 @mutation(EXPERT_CONTEXT)
 def _() -> None:
     """expert: the balance counts a part of the sequence"""
-    context.all_reduce = lambda x, group: x
+    context_parallel.all_reduce = lambda x, group: x
 
 
 @mutation(EXPERT_TENSOR)
@@ -291,14 +291,14 @@ def _() -> None:
 @mutation(COMPRESSED)
 def _() -> None:
     """compression: one replica's part is counted half"""
-    gather = method.Wire.gather
+    gather = compression_method.Wire.gather
 
     def halved(self: Any, tensor: torch.Tensor) -> Any:
         gathered = gather(self, tensor)()
         gathered[-1, : tensor.numel() // 3] *= 0.5
         return lambda: gathered
 
-    method.Wire.gather = halved  # type: ignore[method-assign]
+    compression_method.Wire.gather = halved  # type: ignore[method-assign]
 
 
 @mutation(COMPRESSED_SHARDS)

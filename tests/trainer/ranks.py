@@ -18,8 +18,8 @@ from typing import Any
 
 from tests import tied
 from trainmaster.contract.wire import ProgressRecord, environment
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.contract.wire.channel import Channel
-from trainmaster.contract.wire.codes import ExitCode
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ from tests.trainer.ranks import Ranks
 from trainmaster import data, models, parallel
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.errors import ConfigError, DataError
-from trainmaster.models import layout
+from trainmaster.models import allowed_parallelism
 
 
 def config(folder: Path, **fields: Any) -> TrainingConfig:
@@ -84,7 +84,7 @@ def test_text_is_refused_and_images_are_for_no_other_model(tmp_path: Path) -> No
 @pytest.mark.parametrize("axis", ["tp", "cp", "pp"])
 def test_only_its_data_is_split(tmp_path: Path, axis: str) -> None:
     with pytest.raises(ConfigError, match=rf"^parallelism\.{axis}: model cnn can't be taken apart along {axis}"):
-        layout.validate(config(tmp_path, parallelism={axis: 2}))
+        allowed_parallelism.validate(config(tmp_path, parallelism={axis: 2}))
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster import models
 from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import ConfigError
-from trainmaster.models import layout
+from trainmaster.models import allowed_parallelism
 from trainmaster.parallel.blocks import compiling, float8, recompute
 from trainmaster.rank.injected_faults import Fault, encode
 from trainmaster.train.measures.memory_report import Activations
@@ -119,7 +119,7 @@ def test_blocks_that_cannot_be_compiled_are_refused_in_words(fields: dict[str, A
 
 def test_experts_are_refused_in_words() -> None:
     with pytest.raises(ConfigError, match=r"^compile: what a block of model moe computes depends on .* experts"):
-        layout.validate(TrainingConfig.model_validate(config(model={"name": "moe"})))
+        allowed_parallelism.validate(TrainingConfig.model_validate(config(model={"name": "moe"})))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

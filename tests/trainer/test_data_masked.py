@@ -12,9 +12,9 @@ import pytest
 from trainmaster import data
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.data import IGNORED
-from trainmaster.data.skips import Skips
+from trainmaster.data.skipped_samples import Skips
 from trainmaster.errors import ConfigError
-from trainmaster.models import layout
+from trainmaster.models import allowed_parallelism
 
 CONTEXT, GLOBAL_BATCH, TOKENS, MASK = 40, 6, 40 * 9 + 13, 999
 
@@ -133,4 +133,4 @@ def test_an_encoder_keeps_its_sequences_whole(folder: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"^parallelism\.cp: model bert can't be taken apart along cp; only 1 would do$"
     ):
-        layout.validate(TrainingConfig.model_validate(given))
+        allowed_parallelism.validate(TrainingConfig.model_validate(given))

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.data.order import Order, Permutation
+from trainmaster.data.sample_order import Order, Permutation
 
 sizes = st.integers(1, 5000)
 seeds = st.integers(0, 2**63 - 1)

@@ -13,8 +13,8 @@ import torch
 from trainmaster import data
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.data import IGNORED, Batch, Source
-from trainmaster.data.files import find
 from trainmaster.data.source_options import TextOptions
+from trainmaster.data.text_files import find
 from trainmaster.errors import ConfigError, DataError
 
 CONTEXT = 8

@@ -14,7 +14,7 @@ from trainmaster import data
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.data import IGNORED
 from trainmaster.data.source_options import TokenOptions
-from trainmaster.data.tokens import find
+from trainmaster.data.token_files import find
 from trainmaster.errors import ConfigError, DataError
 
 CONTEXT = 8

@@ -11,10 +11,10 @@ from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import ExitCode
-from trainmaster.data import heldout
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
+from trainmaster.data import heldout_samples
 from trainmaster.errors import ConfigError
-from trainmaster.models import layout
+from trainmaster.models import allowed_parallelism
 from trainmaster.rank.injected_faults import Fault, encode
 
 CONTEXT = 32  # of `Job`
@@ -159,7 +159,7 @@ def test_data_without_a_whole_sequence_is_refused_before_ranks_start(
     refused = config(folder)
     assert refused.evaluation is not None
     with pytest.raises(ConfigError, match=sentence):
-        heldout.find(refused, refused.evaluation)
+        heldout_samples.find(refused, refused.evaluation)
 
 
 @pytest.mark.parametrize("schedule", ["ZBV", "DualPipeV"])
@@ -168,18 +168,18 @@ def test_pipelines_that_cannot_leave_out_gradients_are_refused(eight_windows: Pa
     fields = config(eight_windows).model_dump(by_alias=True) | {"parallelism": parallelism}
     fields["model"]["options"]["layers"] = 4
     with pytest.raises(ConfigError, match=f"evaluation: a pipeline of schedule {schedule} can't .* would do"):
-        layout.validate(TrainingConfig.model_validate(fields))
+        allowed_parallelism.validate(TrainingConfig.model_validate(fields))
     del fields["evaluation"]
-    layout.validate(TrainingConfig.model_validate(fields))
+    allowed_parallelism.validate(TrainingConfig.model_validate(fields))
 
 
 def test_an_evaluation_takes_no_more_than_there_is(eight_windows: Path) -> None:
     all_of_it = config(eight_windows)
     assert all_of_it.evaluation is not None
-    assert heldout.build(all_of_it, all_of_it.evaluation)[1] == 8
+    assert heldout_samples.build(all_of_it, all_of_it.evaluation)[1] == 8
     for asked, taken in ((5, 5), (100, 8)):
         evaluation = all_of_it.evaluation.model_copy(update={"samples": asked})
-        assert heldout.build(all_of_it, evaluation)[1] == taken
+        assert heldout_samples.build(all_of_it, evaluation)[1] == taken
 
 
 def test_a_best_checkpoint_needs_evaluations() -> None:

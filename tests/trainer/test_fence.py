@@ -12,7 +12,7 @@ from tests.trainer.ranks import Outcome, Ranks, fault_socket
 from trainmaster.checkpoint.files import lineage
 from trainmaster.checkpoint.files.storage import PosixStorage
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.host import processes
 from trainmaster.rank.injected_faults import Fault, encode
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import ConfigError
 from trainmaster.parallel.blocks import float8
 

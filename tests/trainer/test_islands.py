@@ -18,10 +18,11 @@ from trainmaster.checkpoint.files.lineage import read_manifest
 from trainmaster.checkpoint.files.storage import open_storage
 from trainmaster.checkpoint.state.load import load_tensors
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.contract.wire.codes import ExitCode
-from trainmaster.optim.optimizer import ShardOptimizer, learning_rate
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
+from trainmaster.optim.learning_rate import learning_rate
+from trainmaster.optim.optimizer import ShardOptimizer
 from trainmaster.rank.injected_faults import Fault
-from trainmaster.reduce.outer import fragments_of
+from trainmaster.reduce.diloco_islands import fragments_of
 
 EVERY = 3
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {

@@ -8,7 +8,7 @@ import pytest
 
 from trainmaster.contract.config import ParallelismConfig, TrainingConfig
 from trainmaster.errors import ConfigError
-from trainmaster.models import layout
+from trainmaster.models import allowed_parallelism
 
 
 def config(parallelism: dict[str, Any], name: str = "llama", **options: Any) -> TrainingConfig:
@@ -29,7 +29,7 @@ def config(parallelism: dict[str, Any], name: str = "llama", **options: Any) -> 
     [{}, {"tp": 4}, {"cp": 4}, {"pp": 4}, {"tp": 2, "cp": 2, "pp": 2}, {"cp": 2, "context": {"method": "Ulysses"}}],
 )
 def test_degrees_that_divide_the_model_are_allowed(parallelism: dict[str, Any]) -> None:
-    layout.validate(config(parallelism))
+    allowed_parallelism.validate(config(parallelism))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_degrees_that_do_not_divide_the_model_are_refused(
     parallelism: dict[str, Any], options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        layout.validate(config(parallelism, **options))
+        allowed_parallelism.validate(config(parallelism, **options))
     assert str(refused.value) == sentence
 
 
@@ -88,7 +88,7 @@ def test_experts_are_dealt_out_evenly() -> None:
     with pytest.raises(
         ConfigError, match=r"parallelism\.ep: 4 doesn't divide model.options.experts 6; 1, 2, 3, 6 would"
     ):
-        layout.validate(config({"dpShard": 4, "ep": 4}, "moe", experts=6))
+        allowed_parallelism.validate(config({"dpShard": 4, "ep": 4}, "moe", experts=6))
 
 
 @pytest.mark.parametrize(

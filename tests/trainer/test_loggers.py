@@ -10,7 +10,7 @@ from tensorboardX.record_writer import RecordWriter
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
 from trainmaster.contract.config import LoggersConfig
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import ConfigError
 from trainmaster.loggers import Loggers
 

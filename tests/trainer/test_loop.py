@@ -10,7 +10,7 @@ import pytest
 from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.rank.injected_faults import Fault, encode, parse
 
 pytestmark = pytest.mark.processes

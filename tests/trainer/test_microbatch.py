@@ -18,13 +18,13 @@ from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
 from trainmaster.host import memory
-from trainmaster.models import layout
+from trainmaster.models import allowed_parallelism
 from trainmaster.tools.planner import survey
 from trainmaster.tools.planner.estimate import estimate
 from trainmaster.tools.planner.layouts import Layout
 from trainmaster.tools.planner.machine import Machine
 from trainmaster.tools.planner.survey import Survey
-from trainmaster.train import microbatch
+from trainmaster.train import auto_micro_batch
 from trainmaster.train.process_group import World
 
 
@@ -67,13 +67,13 @@ def test_it_is_the_largest_one_that_fits(parallelism: dict[str, int]) -> None:
     job = config(parallelism=parallelism)
     for micro in (8, 4, 2):
         needed = peak(job, 2, micro)
-        assert microbatch.largest(job, 2, needed) == (micro, needed)
-        assert microbatch.largest(job, 2, needed - 1)[0] == micro // 2
+        assert auto_micro_batch.largest(job, 2, needed) == (micro, needed)
+        assert auto_micro_batch.largest(job, 2, needed - 1)[0] == micro // 2
 
 
 @pytest.mark.usefixtures("one_survey")
 def test_without_room_for_one_sequence_it_is_one_all_the_same() -> None:
-    assert microbatch.largest(config(), 2, 1)[0] == 1
+    assert auto_micro_batch.largest(config(), 2, 1)[0] == 1
 
 
 def test_the_limit_is_the_containers_or_a_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,15 +85,15 @@ def test_the_limit_is_the_containers_or_a_share_of_the_machine(monkeypatch: pyte
         def limit(self) -> int | None:
             return None
 
-    monkeypatch.setattr(microbatch, "_ranks_of_machine", lambda world: 4)
-    monkeypatch.setattr(microbatch, "_machine", lambda: 64 << 30)
+    monkeypatch.setattr(auto_micro_batch, "_ranks_of_machine", lambda world: 4)
+    monkeypatch.setattr(auto_micro_batch, "_machine", lambda: 64 << 30)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv(environment.RAM_BUDGET, str(1 << 30))
     world = World(0, 4, torch.device("cpu"), None)
     for group, share in ((Limited(), 4 << 30), (Unlimited(), 16 << 30), (None, 16 << 30)):
         monkeypatch.setattr(memory, "container", lambda group=group: group)
-        expected = (share - (1 << 29) - microbatch.PROCESS) * microbatch.USABLE
-        assert microbatch._budget(world) == int(expected)
+        expected = (share - (1 << 29) - auto_micro_batch.PROCESS) * auto_micro_batch.USABLE
+        assert auto_micro_batch._budget(world) == int(expected)
 
 
 @pytest.fixture
@@ -112,26 +112,26 @@ def test_a_restart_finds_what_was_found_unless_it_was_for_something_else(
         asked.append(job.batch.global_)
         return 4, 1000
 
-    monkeypatch.setattr(microbatch, "_elsewhere", largest)
+    monkeypatch.setattr(auto_micro_batch, "_elsewhere", largest)
     kept = tmp_path / "micro.json"
     for _ in range(2):
-        settled, words = microbatch.settle(config(), alone, kept)
+        settled, words = auto_micro_batch.settle(config(), alone, kept)
         assert settled.batch.micro == 4
         assert not settled.batch.autoMicro
         assert words.startswith("micro-batch: 4 sequences x 16, an estimated 0 MiB of the ")
     assert asked == [64]
-    microbatch.settle(config(batch={"global": 32, "autoMicro": True}), alone, kept)
+    auto_micro_batch.settle(config(batch={"global": 32, "autoMicro": True}), alone, kept)
     assert asked == [64, 32]
     kept.write_text('{"of": ')
-    microbatch.settle(config(), alone, kept)
+    auto_micro_batch.settle(config(), alone, kept)
     assert asked == [64, 32, 64]
-    microbatch.settle(config(), alone, tmp_path / "not" / "there" / "micro.json")
+    auto_micro_batch.settle(config(), alone, tmp_path / "not" / "there" / "micro.json")
     assert asked == [64, 32, 64, 64]
 
 
 def test_a_job_that_does_not_ask_is_left_as_it_is() -> None:
     job = config(batch={"global": 64})
-    assert microbatch.settle(job, World(0, 1, torch.device("cpu"), None), None) == (job, "")
+    assert auto_micro_batch.settle(job, World(0, 1, torch.device("cpu"), None), None) == (job, "")
 
 
 @pytest.mark.processes
@@ -142,10 +142,10 @@ def test_ranks_with_little_memory_take_small_micro_batches_and_have_the_same_los
     assert plain.round(1).codes == [0, 0]
     found = Job(ranks, tmp_path / "found", text, batch={"global": 16, "autoMicro": True}, steps=4)
     job = TrainingConfig.model_validate(found.config)
-    room = peak(job, 2, 2) / microbatch.USABLE + microbatch.PROCESS + 1000
+    room = peak(job, 2, 2) / auto_micro_batch.USABLE + auto_micro_batch.PROCESS + 1000
     group = memory.container()
     limit = group.limit() if group is not None else None
-    share = limit if limit is not None else microbatch._machine() / 2
+    share = limit if limit is not None else auto_micro_batch._machine() / 2
     taken = {environment.RAM_BUDGET: str(int(share - room)), "LOCAL_WORLD_SIZE": "1"}
     for number, steps in ((1, 4), (2, 8)):
         found.config["steps"] = steps
@@ -160,11 +160,13 @@ def test_who_asks_for_both_or_for_what_cannot_be_estimated_is_told() -> None:
     with pytest.raises(ValidationError, match=r"micro 2 sets .*, and autoMicro chooses it; leave one of them out"):
         config(batch={"global": 8, "micro": 2, "autoMicro": True})
     with pytest.raises(ConfigError, match=r"^batch\.autoMicro: the memory of model cnn can't be estimated"):
-        layout.validate(config(model={"name": "cnn"}, data={"source": "arrays", "path": "/data"}))
+        allowed_parallelism.validate(config(model={"name": "cnn"}, data={"source": "arrays", "path": "/data"}))
     with pytest.raises(ConfigError, match=r"^batch\.autoMicro: the memory of model test_microbatch:no_such can't be"):
-        layout.validate(config(model={"name": "test_microbatch:no_such", "options": {"context": 8, "vocabulary": 8}}))
+        allowed_parallelism.validate(
+            config(model={"name": "test_microbatch:no_such", "options": {"context": 8, "vocabulary": 8}})
+        )
     with pytest.raises(ConfigError, match=r"^batch\.autoMicro: the memory of islands can't be estimated"):
-        layout.validate(config(parallelism={"island": 2}))
+        allowed_parallelism.validate(config(parallelism={"island": 2}))
 
 
 def test_trainers_that_do_not_know_it_are_not_told_of_it() -> None:

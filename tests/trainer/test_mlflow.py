@@ -17,7 +17,7 @@ from tests.trainer.ranks import Ranks, fault_socket
 from tests.trainer.test_loggers import scalars
 from trainmaster.contract.config import LoggersConfig, TrainingConfig
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import ConfigError
 from trainmaster.loggers import Loggers, mlflow
 from trainmaster.rank.injected_faults import Fault, encode

@@ -202,7 +202,7 @@ def test_an_unknown_model_is_refused_with_the_nearest_known_one() -> None:
 
 
 def test_options_are_checked_without_torch_and_numpy() -> None:
-    imported = "trainmaster.data.files, trainmaster.rank.injected_faults, trainmaster.models.layout"
+    imported = "trainmaster.data.text_files, trainmaster.rank.injected_faults, trainmaster.models.allowed_parallelism"
     code = f"import sys, {imported}; sys.exit(bool({{'torch', 'numpy'}} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -14,9 +14,9 @@ from tests.trainer.job import Job
 from tests.trainer.ranks import Outcome, Ranks
 from trainmaster import models
 from trainmaster.contract.config import ModelConfig, TrainingConfig
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import ConfigError
-from trainmaster.models import layout
+from trainmaster.models import allowed_parallelism
 
 CODE = """
 from torch import nn
@@ -72,7 +72,7 @@ def test_what_is_no_model_is_refused(name: str, words: str) -> None:
 def test_nothing_is_imported_to_check_a_job() -> None:
     job = {"model": config("no_such_module_of_a_test:build").model_dump(), "steps": 1, "batch": {"global": 2}}
     training = TrainingConfig.model_validate({**job, "data": {"path": "@stdlib"}, "parallelism": {"tp": 3}})
-    layout.validate(training)
+    allowed_parallelism.validate(training)
     saved = models.described(training.model)
     models.check_same(saved, config("no_such_module_of_a_test:build", wide=9), "checkpoint x")
     with pytest.raises(ConfigError, match=r"^model\.name: is gpt, but checkpoint x was made with no_such_module_of"):

@@ -22,7 +22,7 @@ from tests.trainer.test_ram import RamJob
 from trainmaster import models
 from trainmaster.contract.config import ModelConfig, OptimizerConfig, TrainingConfig
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import ConfigError
 from trainmaster.optim.muon import orthogonalized
 from trainmaster.optim.optimizer import ShardOptimizer

@@ -14,7 +14,7 @@ from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks
 from trainmaster import data, models, parallel
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import ConfigError
 from trainmaster.train.measures.gradient_noise_scale import DECAY, NoiseScale
 

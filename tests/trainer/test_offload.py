@@ -22,9 +22,9 @@ from trainmaster.checkpoint.state import capture
 from trainmaster.contract.config import OptimizerConfig, TrainingConfig
 from trainmaster.errors import ConfigError
 from trainmaster.optim.optimizer import ShardOptimizer
-from trainmaster.parallel.elementwise import elementwise
+from trainmaster.parallel.elementwise_dtensor import elementwise
+from trainmaster.parallel.forward_and_backward import Parallel
 from trainmaster.parallel.redistribute import local
-from trainmaster.parallel.step import Parallel
 
 DEVICE = torch.device("cuda", 0)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.api import jobs
 from trainmaster.contract.config import PipelineConfig, TrainingConfig
 from trainmaster.errors import ConfigError
-from trainmaster.models import layout as rules
+from trainmaster.models import allowed_parallelism as rules
 from trainmaster.tools.planner import communication, schedules, trace
 from trainmaster.tools.planner.estimate import best_first, estimate, with_fastest_micro_batch
 from trainmaster.tools.planner.layouts import Layout, legal, micro_batches_to_compare, nearest

@@ -13,7 +13,7 @@ from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.config import OptimizerConfig
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.optim.optimizer import ShardOptimizer
 from trainmaster.parallel.blocks.precision import LossScale, exhausted
 from trainmaster.rank.injected_faults import encode, parse

@@ -12,11 +12,11 @@ from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment, profile_request
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.rank.injected_faults import Fault, encode
-from trainmaster.tools.profiling import in_words
 from trainmaster.tools.profiling.profile_page import page
-from trainmaster.tools.profiling.split import MOST_BARS, Span, Split, bars, overlap, split, top, union
+from trainmaster.tools.profiling.profiler import in_words
+from trainmaster.tools.profiling.time_split import MOST_BARS, Span, Split, bars, overlap, split, top, union
 
 
 def span(name: str, start: float, end: float) -> Span:

@@ -15,7 +15,7 @@ from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks
 from tests.trainer.test_ram import RamJob
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.rank.injected_faults import Fault
 from trainmaster.reduce.compressed_size import of_sum, whole_parts
 
@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from trainmaster.contract.config import CompressionConfig
 from trainmaster.parallel.mesh import Mesh
-from trainmaster.reduce.reducer import Reducer
+from trainmaster.reduce.compressed_reducer import Reducer
 
 class Net(torch.nn.Module):
     def __init__(self):

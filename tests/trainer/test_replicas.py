@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from tests.trainer.ranks import Ranks
-from trainmaster.parallel.replicas import parts
+from trainmaster.parallel.gradient_buckets import parts
 
 SCRIPT = """
 import json, os
 import torch
 import torch.distributed as dist
 from torch import nn
-from trainmaster.parallel import replicas
+from trainmaster.parallel import gradient_buckets
 
 class Net(nn.Module):
     def __init__(self):
@@ -38,7 +38,7 @@ dist.init_process_group("gloo")
 model = Net()
 for parameter in model.parameters():
     nn.init.ones_(parameter)
-replicas = replicas.Replicas(model, dist.group.WORLD, int(os.environ["BUCKET"]))
+replicas = gradient_buckets.Replicas(model, dist.group.WORLD, int(os.environ["BUCKET"]))
 x = torch.ones(1, 2) * (dist.get_rank() + 1)
 found = {}
 model(x).sum().backward()

@@ -14,9 +14,9 @@ from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster import models
 from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import ConfigError
-from trainmaster.models import layout
+from trainmaster.models import allowed_parallelism
 from trainmaster.parallel.blocks import recompute, reversible
 from trainmaster.rank.injected_faults import Fault, encode
 
@@ -113,7 +113,7 @@ def test_a_model_of_one_stream_is_refused_in_a_sentence(name: str) -> None:
         }
     )
     with pytest.raises(ConfigError, match=f"^recompute: Reversible needs blocks of two streams, and model {name} has"):
-        layout.validate(job)
+        allowed_parallelism.validate(job)
 
 
 def test_blocks_of_ones_own_of_one_stream_are_refused_too() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.contract.samples import unit_of
+from trainmaster.contract.sample_unit import unit_of
 from trainmaster.train.measures import step_log
 from trainmaster.train.measures.step_log import StepLog
 

@@ -14,16 +14,16 @@ from torch import nn
 
 import trainmaster as tm
 from tests.trainer.ranks import ROOT, Ranks, fault_socket
-from trainmaster.checkpoint.state.session import Session
+from trainmaster.checkpoint.state.checkpoint_session import Session
 from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.contract.wire.checkpoint_format import MANIFEST, directory_name
-from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.contract.wire.fault_protocol import DISK_FULL
 from trainmaster.errors import ConfigError
 from trainmaster.rank.injected_faults import Fault, encode
 from trainmaster.rank.reporter import Reporter
 from trainmaster.train import user_loop
-from trainmaster.train.transfer import Reading
+from trainmaster.train.async_transfer import Reading
 
 SCRIPT = """
 import os, pathlib, random, sys, time

@@ -23,8 +23,10 @@ from trainmaster.contract.config import TrainingConfig
 from trainmaster.parallel.mesh import Mesh
 from trainmaster.rank.reporter import Reporter
 from trainmaster.train import loop
+from trainmaster.train.async_transfer import Reading, to_device
 from trainmaster.train.process_group import World
-from trainmaster.train.transfer import Reading, to_device
+from trainmaster.train.step_gradients import StepGradients
+from trainmaster.train.step_numbers import StepNumbers
 
 STEPS = 9
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -68,14 +70,14 @@ class UnderWay:
 @pytest.fixture
 def valueless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`Training` of some config, without values and without peers. Its steps end before anybody reads their numbers."""
-    make, micro_batches = Mesh._make, loop.Training._micro_batches
+    make, micro_batches = Mesh._make, StepGradients._micro_batches
 
     def made(self: Mesh, *args: Any) -> Any:
         with unset_fake_temporarily():  # ranks are numbers
             return make(self, *args)
 
-    def read(self: loop.Training) -> Iterator[tuple[Tensor, Tensor]]:
-        batches = micro_batches(self)
+    def read(self: StepGradients, *place: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        batches = micro_batches(self, *place)
         while True:
             with unset_fake_temporarily():  # what is read lies on the host
                 batch = next(batches, None)
@@ -92,9 +94,9 @@ def valueless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(Mesh, "_make", made)
     monkeypatch.setattr(nn.Module, "to", lambda model, device: model)
-    monkeypatch.setattr(loop.Training, "_micro_batches", read)
+    monkeypatch.setattr(StepGradients, "_micro_batches", read)
     monkeypatch.setattr(loop, "Reading", UnderWay)
-    monkeypatch.setattr(loop.Training, "_settle", lambda self, wait: None)
+    monkeypatch.setattr(StepNumbers, "settle", lambda self, wait: None)
     with FakeTensorMode(allow_non_fake_inputs=True):
         yield training
     dist.destroy_process_group()

@@ -9,9 +9,9 @@ import torch
 
 from trainmaster import models
 from trainmaster.contract.config import ModelConfig, TrainingConfig
-from trainmaster.train.measures import step_log, utilization
+from trainmaster.train.measures import mfu, step_log
+from trainmaster.train.measures.mfu import Utilization, flops, peak
 from trainmaster.train.measures.step_log import StepLog
-from trainmaster.train.measures.utilization import Utilization, flops, peak
 
 LAYERS, WIDTH, TIME, VOCABULARY = 3, 64, 32, 256
 
@@ -90,7 +90,7 @@ def of_gpt(device: torch.device, world_size: int = 4) -> Utilization | None:
 
 
 def test_each_device_has_its_part_of_the_batch(h200: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(utilization, "flops", lambda model, facts: 1e15)
+    monkeypatch.setattr(mfu, "flops", lambda model, facts: 1e15)
     found = of_gpt(h200)
     assert found is not None
     assert found.numbers(seconds=4.0) == {"tflops": 500.0, "mfu": 0.5053}
@@ -101,7 +101,7 @@ def test_the_log_tells_it_of_the_steps_since_it_spoke_last(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(step_log.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(utilization, "flops", lambda model, facts: 1e15)
+    monkeypatch.setattr(mfu, "flops", lambda model, facts: 1e15)
     log = StepLog(shown=True, total_steps=20)
     log.utilization = of_gpt(h200)
     for step in range(1, 12):

@@ -16,7 +16,7 @@ _LAZY = {
     "State": "trainmaster.train.user_loop",
     "Run": "trainmaster.train.user_loop",
     "Plan": "trainmaster.parallel",
-    "parallelize": "trainmaster.parallel.parallelize_module",
+    "parallelize": "trainmaster.parallel.parallelize_user_module",
 }
 
 __all__ = ["Plan", "Run", "State", "__version__", "init", "parallelize"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from trainmaster.contract.wire.codes import Cause, ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 
 
 class TrainmasterError(Exception):

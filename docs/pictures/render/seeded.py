@@ -13,7 +13,7 @@ from typing import Any
 from docs.pictures.render.stage import LIMIT_S, PACE_S, SAVE_EVERY, STEPS, Cast, Stage, paced
 from trainmaster.contract.wire import ExitCode
 from trainmaster_operator.cluster.port import LEASE, POD, Forbidden, Object
-from trainmaster_operator.local.pod_process import base_environment
+from trainmaster_operator.local.inherited_variables import base_environment
 from trainmaster_operator.local.process_kubelet import LOST
 from trainmaster_operator.planning.facts.job_state import JobPhase
 

@@ -20,7 +20,7 @@ from docs.pictures.render.replica import NAMESPACE
 from tests import machine_zygote
 from tests.dashboards.prometheus import Prometheus, serving
 from tests.dashboards.world import Records, World, listen
-from trainmaster_operator.api.meta import API_VERSION, GROUP
+from trainmaster_operator.api.api_group import API_VERSION, GROUP
 from trainmaster_operator.cli.run import local_processes
 from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trainmaster_operator.api.api_group import API_VERSION, GROUP, JOB_KIND, JOB_PLURAL, VERSION
 from trainmaster_operator.api.cel_rules import RULE_RULES, SPEC_RULES
-from trainmaster_operator.api.job import SHAPES, DistributedTrainingJob
-from trainmaster_operator.api.meta import API_VERSION, GROUP, JOB_KIND, JOB_PLURAL, VERSION
+from trainmaster_operator.api.job_spec import SHAPES, DistributedTrainingJob
 from trainmaster_operator.api.printer_columns import COLUMNS
 from trainmaster_operator.api.status import JobStatus
 

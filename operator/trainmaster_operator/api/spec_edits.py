@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 
 Raw = dict[str, Any]
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainmaster_operator.api.operator_memory import OperatorMemory
+from trainmaster_operator.api.internal_status import OperatorMemory
 from trainmaster_operator.api.status_terms import Group, JobPhase, Rung, Time
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from trainmaster_operator.api.meta import JOB_KIND
+from trainmaster_operator.api.api_group import JOB_KIND
 from trainmaster_operator.cli import kubeconfig
 from trainmaster_operator.cli.container_logs import Read, reader
 from trainmaster_operator.cli.kubeconfig import Where

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import IO, NamedTuple
 from urllib.parse import quote
 
-from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cluster.kubernetes_connection import NETWORK_ERRORS, Connection, Request
 from trainmaster_operator.cluster.kubernetes_errors import unanswered
 from trainmaster_operator.cluster.line_splitter import LineSplitter

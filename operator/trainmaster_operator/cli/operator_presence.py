@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from trainmaster.contract.wire import environment
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.cluster.objects import seconds
 from trainmaster_operator.cluster.port import LEASE, ApiError, Cluster, NotFound, Object
 from trainmaster_operator.manifests.object_names import pod_name

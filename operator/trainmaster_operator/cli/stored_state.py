@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainmaster_operator.api.job import Framework
-from trainmaster_operator.api.meta import unpack_ranges
+from trainmaster_operator.api.compact_lists import unpack_ranges
+from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.planning.facts.job_state import JobState
-from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION, former_status
+from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEEDS_MIGRATION, former_status
 from trainmaster_operator.planning.status_mapping import OtherLayout, read_status
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
-from trainmaster_operator.control.event_loop import TurnLoop
+from trainmaster_operator.control.crowd_event_loop import TurnLoop
 
 log = logging.getLogger(__name__)
 

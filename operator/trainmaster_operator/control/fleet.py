@@ -7,35 +7,33 @@ are never told what is not written.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, altered
+from trainmaster_operator.control.agent_pacing import (
+    CROWD,
+    is_urgent,
+    news_delay_s,
+    poll_hold_s,
+    progress_delay_s,
+    report_interval_s,
+)
 from trainmaster_operator.control.agent_record import SlotState, newest_checkpoint, newest_failure
 from trainmaster_operator.control.authentication import Admission, Authenticate, Claim, Credential
-from trainmaster_operator.control.job_usage import JobUsage, UsageSum
+from trainmaster_operator.control.job_agents import JobFleet, incarnation_of
+from trainmaster_operator.control.job_usage_and_mfu import JobUsage
 from trainmaster_operator.planning.facts.observation import AgentRecord, CheckpointSeen, SaveFailed
 
 Key = tuple[str, str]  # (namespace, name) of the job.
 
-CROWD = 64
-PASS_S_PER_AGENT = 50e-6
-PATIENCE = 4.0
-PATIENCE_FOR_PROGRESS = 16.0
-"""In a crowd, small news wait for PATIENCE times the duration of a pass, and progress alone for this many times, so
-that passes leave time to serve agents."""
-REPORTS_PER_S = 400  # Regular reports of all agents together; urgent reports are additional.
-POLLS_PER_S = 200  # Polls of all agents together that end without news.
-MOST_HOLD_S = 20.0  # Agents wait for twice as long.
 COUNT_EVERY_S = 1.0
 # Seconds for which the last answer to a pod that no longer exists is remembered; longer than the planner waits for the
 # end of a pod.
 ANSWERS_KEPT_S = 600.0
 RECENT_S = 30.0  # An agent that was heard within this time will be heard again.
 EVENT_CHARACTERS = 1024
-_GOLDEN = (5**0.5 - 1) / 2  # Its multiples, modulo 1, are spread evenly over [0, 1), however many there are.
 MAX_EPOCH = 2**30  # A Lease counts its transitions in 32 bits, so a higher number is an error.
 
 
@@ -65,39 +63,6 @@ class FleetSettings:
     first_directive_s: float = 2.0  # How long a message waits for the first pass over its job.
     progress_s: float = 0.5  # Latest time after which a report without news queues its job.
     events: int = 50  # Maximum number of events per job that are kept for people.
-
-
-@dataclass
-class JobFleet:
-    """The agents of one job. `directive_of` is None until the first pass over the job has published."""
-
-    slots: dict[int, SlotState] = field(default_factory=dict)
-    uid: str = ""
-    incarnations: Sequence[int] = ()
-    directive_of: Callable[[int], Directive] | None = None
-    directives: dict[int, Directive] = field(default_factory=dict)
-    round: int = 0
-    epoch: int = 0  # The highest epoch that its agents have obeyed.
-    # (round, seconds from the arrival of the first verdict to the publication of the round).
-    decided: tuple[int, float] | None = None
-    checkpoint: CheckpointSeen | None = None
-    failed_save: SaveFailed | None = None
-    published: asyncio.Event = field(default_factory=asyncio.Event)
-    # Open polls: the slot and the tag that its agent knows.
-    polls: dict[asyncio.Future[None], tuple[int, str]] = field(default_factory=dict)
-    events: deque[tuple[float, dict[str, Any]]] = field(default_factory=deque)
-    unable: bool = False  # True while decisions about the job cannot be written.
-    usage: UsageSum = field(default_factory=UsageSum)
-    # By uid of the pod: the time of the last answer to its agent.
-    answered: dict[str, float] = field(default_factory=dict)
-
-    def directive(self, slot: int) -> Directive:
-        """Return the directive for a slot, from a cache."""
-        assert self.directive_of is not None
-        known = self.directives.get(slot)
-        if known is None:
-            known = self.directives[slot] = self.directive_of(slot)
-        return known
 
 
 class Fleet:
@@ -177,9 +142,9 @@ class Fleet:
             if record.error and not record.cascade and self._on_event:
                 self._on_event(key, "CheckpointFailed", record.error[:EVENT_CHARACTERS])
         if news:
-            self._tell(key, job, _is_urgent(report, job.round))
+            self._tell(key, job, is_urgent(report, job.round))
         else:
-            self._changed(key, max(self.settings.progress_s, PATIENCE_FOR_PROGRESS * _pass_s(job)))
+            self._changed(key, max(self.settings.progress_s, progress_delay_s(len(job.slots))))
         return self._answer(job, report.identity.slot)
 
     # -- for the reconciler
@@ -188,7 +153,7 @@ class Fleet:
     def report_interval_s(self) -> float:
         """Minimum number of seconds between two reports of each agent, so that all of them leave time for urgent
         messages."""
-        return self._crowd() / REPORTS_PER_S
+        return report_interval_s(self._crowd())
 
     def agents(self, key: Key, incarnations: Sequence[int]) -> dict[int, AgentRecord]:
         """Return the records of the current incarnations' agents, by slot."""
@@ -330,7 +295,7 @@ class Fleet:
             raise Refused(410, f"job {proven.namespace}/{proven.job} is gone")
         self._refuse_stale(job, proven)
         job.answered[proven.pod_uid] = self._clock.monotonic()  # Whatever else the answer says, the agent may continue.
-        if proven.incarnation > _incarnation(job, proven.slot):
+        if proven.incarnation > incarnation_of(job, proven.slot):
             raise Refused(503, f"incarnation {proven.incarnation} of slot {proven.slot} is not known yet")
         slot = job.slots.get(proven.slot)
         if slot is None or slot.identity != proven:
@@ -350,7 +315,7 @@ class Fleet:
     def _refuse_stale(self, job: JobFleet, identity: Identity) -> None:
         if job.directive_of is None:
             return
-        current = _incarnation(job, identity.slot)
+        current = incarnation_of(job, identity.slot)
         if identity.incarnation < current or current < 0:
             raise Refused(410, f"incarnation {identity.incarnation} of slot {identity.slot} is stale")
 
@@ -361,7 +326,7 @@ class Fleet:
         poll: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         job.polls[poll] = (number, seen_tag)
         try:
-            async with asyncio.timeout(self._hold_of(number)):
+            async with asyncio.timeout(poll_hold_s(self.settings.hold_s, self._crowd(), number)):
                 await poll
         except TimeoutError:
             pass
@@ -370,12 +335,6 @@ class Fleet:
         if job.directive_of is None or job.slots.get(number) is not slot:
             raise Refused(410, f"incarnation {slot.identity.incarnation} of slot {number} is stale")
         return self._answer(job, number)
-
-    def _hold_of(self, slot: int) -> float:
-        """Return for how many seconds a poll is held. It differs between slots, so that polls that one round has
-        answered together do not end together."""
-        hold_s = max(self.settings.hold_s, min(self._crowd() / POLLS_PER_S, MOST_HOLD_S))
-        return hold_s * (1.0 - slot * _GOLDEN % 1.0 / 2)
 
     def _crowd(self) -> int:
         """Return the number of agents that were heard recently, counted once per COUNT_EVERY_S seconds."""
@@ -397,11 +356,11 @@ class Fleet:
     def _tell(self, key: Key, job: JobFleet, urgent: bool = False) -> None:
         """Ask for a pass. A pass reads all agents of a job, so in a crowd the small news of one agent wait for those
         of others."""
-        self._changed(key, 0.0 if urgent or len(job.slots) < CROWD else PATIENCE * _pass_s(job))
+        self._changed(key, 0.0 if urgent else news_delay_s(len(job.slots)))
 
     def _is_stale(self, job: JobFleet, slot: int) -> bool:
         known = job.slots.get(slot)
-        return known is None or known.identity.incarnation < _incarnation(job, slot) or slot >= len(job.incarnations)
+        return known is None or known.identity.incarnation < incarnation_of(job, slot) or slot >= len(job.incarnations)
 
     def _note_epoch(self, key: Key, job: JobFleet, epoch: int) -> None:
         if job.epoch < epoch <= MAX_EPOCH:
@@ -421,24 +380,6 @@ class Fleet:
         if job is None:
             job = self._jobs[key] = JobFleet()
         return job
-
-
-def _is_urgent(report: Report, round: int) -> bool:
-    """Return whether a decision is due because of the report. When a rank dies in a large world, thousands of agents
-    report that they lost a peer; that decides nothing by itself, and such reports still arrive when the next round
-    is open."""
-    verdict = report.verdict
-    cause = verdict is not None and not verdict.cascade and verdict.round >= round
-    return cause or report.store_lost or report.draining_s is not None
-
-
-def _pass_s(job: JobFleet) -> float:
-    return len(job.slots) * PASS_S_PER_AGENT
-
-
-def _incarnation(job: JobFleet, slot: int) -> int:
-    """Return the current incarnation of a slot; -1 if there is no such slot any more."""
-    return job.incarnations[slot] if 0 <= slot < len(job.incarnations) else -1
 
 
 def _place(identity: Identity) -> str:

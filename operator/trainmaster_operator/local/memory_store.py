@@ -39,9 +39,8 @@ from trainmaster_operator.cluster.port import (
     WatchEvent,
 )
 from trainmaster_operator.local import object_validation
+from trainmaster_operator.local.object_table import Key, ObjectTable, key_of, known_kind
 from trainmaster_operator.local.watch_history import Cursor, Entry, History
-
-Key = tuple[str, str, str]  # (kind, namespace, name).
 
 _COUNTS_GENERATIONS = (JOB, POD)
 _MADE_BY_UPDATES = (EVENT, LEASE, SERVICE)  # An update of an object of these kinds that does not exist creates it.
@@ -81,10 +80,8 @@ class MemoryStore:
         self.on_change = on_change
         self._shares = shares
         self.version = 1  # Version "0" has another meaning for a watch.
-        self._objects: dict[str, dict[str, dict[str, Object]]] = {kind: {} for kind in KINDS}
+        self._table = ObjectTable()
         self._histories = {kind: History(kind, history, lambda: self.version) for kind in KINDS}
-        self._keys: dict[str, Key] = {}  # By uid.
-        self._dependents: dict[str, dict[Key, None]] = {}  # By the uid of the owner, whether it exists or not.
         self._applied: dict[str, Object] = {}  # By uid: the object that was last passed to `apply`.
         self._garbage: deque[tuple[Key, str]] = deque()
 
@@ -92,10 +89,10 @@ class MemoryStore:
 
     def find(self, kind: str, namespace: str, name: str) -> Object:
         """Return the stored object itself. Raise NotFound."""
-        try:
-            return self._objects[_known(kind)][namespace][name]
-        except KeyError:
-            raise NotFound(f'{KINDS[kind].plural} "{name}" not found') from None
+        obj = self._table.find(known_kind(kind), namespace, name)
+        if obj is None:
+            raise NotFound(f'{KINDS[kind].plural} "{name}" not found')
+        return obj
 
     def get(self, kind: str, namespace: str, name: str) -> Object:
         return self._given(self.find(kind, namespace, name))
@@ -109,7 +106,7 @@ class MemoryStore:
     ) -> Listing:
         """Return the list as it was before the last `changes` changes of this kind, as a cache that is late would
         have it."""
-        version, entries = self._histories[_known(kind)].undone(changes)
+        version, entries = self._histories[known_kind(kind)].undone(changes)
         state: dict[tuple[str, str], Object | None] = {
             (obj["metadata"]["namespace"], obj["metadata"]["name"]): obj for obj in self._in(kind, namespace)
         }
@@ -123,7 +120,7 @@ class MemoryStore:
     def watch(self, kind: str, version: str, namespace: str | None = None, labels: Labels | None = None) -> Cursor:
         """Return a cursor, which the caller closes. With version "" or "0", existing objects come first, as ADDED.
         Raise Gone."""
-        history = self._histories[_known(kind)]
+        history = self._histories[known_kind(kind)]
         if version in ("", "0"):
             return Cursor(history, self.version, namespace, labels, self.list(kind, namespace, labels).items)
         return Cursor(history, object_validation.version_number(version), namespace, labels, [])
@@ -141,7 +138,7 @@ class MemoryStore:
     # -- writing
 
     def create(self, kind: str, obj: Object) -> Object:
-        _known(kind)
+        known_kind(kind)
         new = self._taken(obj)
         meta = new.setdefault("metadata", {})
         if meta.get("resourceVersion"):
@@ -153,7 +150,7 @@ class MemoryStore:
             meta.pop(field, None)
         if self.admission:
             self.admission(kind, new, None)
-        if meta["name"] in self._objects[kind].get(meta["namespace"], {}):
+        if self._table.find(kind, meta["namespace"], meta["name"]) is not None:
             raise AlreadyExists(f'{KINDS[kind].plural} "{meta["name"]}" already exists')
         meta["uid"] = self.ids()
         meta["creationTimestamp"] = objects.timestamp(self.now())
@@ -171,7 +168,7 @@ class MemoryStore:
         return self._replace(kind, obj, status=False)
 
     def update_status(self, kind: str, obj: Object) -> Object:
-        if not KINDS[_known(kind)].has_status:
+        if not KINDS[known_kind(kind)].has_status:
             raise NotFound(f"{KINDS[kind].plural}/status: the server could not find the requested resource")
         return self._replace(kind, obj, status=True)
 
@@ -199,7 +196,7 @@ class MemoryStore:
             new = objects.applied(old, wanted, self._applied.get(old["metadata"]["uid"]))
             new["metadata"] = {**new["metadata"], **given}
             made = self._replace(kind, object_validation.same_object(kind, old, new), status=False)
-        if made["metadata"]["uid"] in self._keys:
+        if self._table.holds(made["metadata"]["uid"]):
             self._applied[made["metadata"]["uid"]] = wanted
         return made
 
@@ -263,16 +260,14 @@ class MemoryStore:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace everything. Earlier watches end with Gone, and `on_change` is not called. Versions continue above
         the highest one in the snapshot or in this store. An object without a version gets one."""
-        for kind in KINDS:
-            self._objects[kind] = {}
-        self._keys, self._dependents = {}, {}
+        self._table = ObjectTable()
         self._applied = {uid: _copied(obj) for uid, obj in snapshot.get("applied", {}).items()}
         restored = [_copied(obj) for obj in snapshot["objects"]]
         versions = [int(obj["metadata"].get("resourceVersion") or 0) for obj in restored]
         self.version = max(self.version + 1, snapshot["version"], *versions)
         for obj in restored:
             obj["metadata"].setdefault("resourceVersion", str(self.version))
-            self._index(obj["kind"], obj)
+            self._table.add(obj["kind"], obj)
         self.compact()
 
     # -- inside
@@ -287,10 +282,7 @@ class MemoryStore:
         return {**obj, "metadata": dict(obj["metadata"])} if isinstance(obj.get("metadata"), dict) else dict(obj)
 
     def _in(self, kind: str, namespace: str | None) -> Iterator[Object]:
-        spaces = self._objects[_known(kind)]
-        for space in sorted(spaces) if namespace is None else [namespace]:
-            for _, obj in sorted(spaces.get(space, {}).items()):
-                yield obj
+        return self._table.list(known_kind(kind), namespace)
 
     def _replace(self, kind: str, obj: Object, *, status: bool) -> Object:
         given = obj.get("metadata") or {}
@@ -371,18 +363,18 @@ class MemoryStore:
         self.version += 1
         new["metadata"] = {**new["metadata"], "resourceVersion": str(self.version)}
         if old is not None:
-            self._unindex(kind, old)
-        self._index(kind, new)
-        if any(owner["uid"] not in self._keys and owner["kind"] in KINDS for owner in objects.owners(new)):
-            self._garbage.append((_key(kind, new), new["metadata"]["uid"]))
+            self._table.remove(kind, old)
+        self._table.add(kind, new)
+        if any(not self._table.holds(owner["uid"]) and owner["kind"] in KINDS for owner in objects.owners(new)):
+            self._garbage.append((key_of(kind, new), new["metadata"]["uid"]))
         self._tell(kind, Entry(self.version, event, new, old))
 
     def _remove(self, kind: str, obj: Object) -> None:
         self.version += 1
-        self._unindex(kind, obj)
+        self._table.remove(kind, obj)
         self._applied.pop(obj["metadata"]["uid"], None)
         last = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
-        for key in self._dependents.get(obj["metadata"]["uid"], ()):
+        for key in self._table.dependents(obj["metadata"]["uid"]):
             self._garbage.append((key, self.find(*key)["metadata"]["uid"]))
         self._tell(kind, Entry(self.version, DELETED, last, obj))
 
@@ -395,41 +387,11 @@ class MemoryStore:
         """Delete objects that have lost all of their owners, as background cascading does."""
         while self._garbage:
             (kind, namespace, name), uid = self._garbage.popleft()
-            obj = self._objects[kind].get(namespace, {}).get(name)
+            obj = self._table.find(kind, namespace, name)
             if obj is None or obj["metadata"]["uid"] != uid:
                 continue
-            if not any(o["uid"] in self._keys or o["kind"] not in KINDS for o in objects.owners(obj)):
+            if not any(self._table.holds(o["uid"]) or o["kind"] not in KINDS for o in objects.owners(obj)):
                 self.delete(kind, namespace, name, uid=uid)
-
-    def _index(self, kind: str, obj: Object) -> None:
-        key = _key(kind, obj)
-        self._objects[kind].setdefault(key[1], {})[key[2]] = obj
-        self._keys[obj["metadata"]["uid"]] = key
-        for owner in objects.owners(obj):
-            self._dependents.setdefault(owner["uid"], {})[key] = None
-
-    def _unindex(self, kind: str, obj: Object) -> None:
-        key = _key(kind, obj)
-        space = self._objects[kind][key[1]]
-        del space[key[2]]
-        if not space:
-            del self._objects[kind][key[1]]
-        del self._keys[obj["metadata"]["uid"]]
-        for owner in objects.owners(obj):
-            dependents = self._dependents[owner["uid"]]
-            dependents.pop(key, None)
-            if not dependents:
-                del self._dependents[owner["uid"]]
-
-
-def _key(kind: str, obj: Object) -> Key:
-    return kind, obj["metadata"]["namespace"], obj["metadata"]["name"]
-
-
-def _known(kind: str) -> str:
-    if kind not in KINDS:
-        raise NotFound(f"the server doesn't have a resource type {kind!r}")
-    return kind
 
 
 def _copied(obj: Object) -> Object:

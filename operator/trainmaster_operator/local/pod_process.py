@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -14,7 +13,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import trainmaster
 from trainmaster.contract.wire import environment, fault_protocol
 from trainmaster_operator.cluster.port import Object
 from trainmaster_operator.local import process_tree
@@ -27,36 +25,9 @@ MESSAGE_BYTES = 4096  # Maximum size of the termination log: Kubernetes' own lim
 LAST_LINES_BYTES = 2048  # Number of bytes of the log that are used if there is no termination log.
 SHORT_NAME = 32
 
-_INHERITED = re.compile(
-    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_.*|TZ|VIRTUAL_ENV|CONDA_PREFIX|LD_LIBRARY_PATH|LD_PRELOAD|PYTHON.*"
-    r"|CUDA_.*|NVIDIA_.*|NCCL_.*|GLOO_.*|TORCH.*|PYTORCH_.*|OMP_.*|MKL_.*|HF_.*|XDG_.*|SSL_.*|.*_proxy|.*_PROXY"
-)
-
 
 class StartError(Exception):
     """The command could not be started. The message says which command, and why."""
-
-
-def base_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that every process of a local run gets: enough to find programs, modules and devices, and
-    nothing about the store.
-
-    Programs in the directory of the interpreter that runs scripts (python, torchrun) come first, even if its
-    environment is not activated. This is the interpreter of this process, or the user's own if `environment.PYTHON`
-    names it.
-    """
-    variables = {name: value for name, value in own.items() if _INHERITED.fullmatch(name)}
-    here = os.path.dirname(sys.executable)
-    path = [here, variables.get("PATH", os.defpath)]
-    if own.get(environment.PYTHON):
-        variables[environment.PYTHON] = own[environment.PYTHON]
-        path = [os.path.dirname(own[environment.PYTHON]), *reversed(path)]
-    variables["PATH"] = os.pathsep.join(path)
-    root = str(Path(trainmaster.__file__).resolve().parents[1])
-    if Path(root).name not in ("site-packages", "dist-packages"):
-        paths = [p for p in variables.get("PYTHONPATH", "").split(os.pathsep) if p and p != root]
-        variables["PYTHONPATH"] = os.pathsep.join([*paths, root])
-    return variables
 
 
 def faults_socket(run_dir: Path, name: str, uid: str) -> Path:

@@ -14,7 +14,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,8 +21,10 @@ from pathlib import Path
 
 from trainmaster_operator.cluster.port import DELETED, POD, Conflict, Gone, NotFound, Object, Unavailable
 from trainmaster_operator.local import kubelet_status, memory_volumes, process_tree
+from trainmaster_operator.local.inherited_variables import base_environment
+from trainmaster_operator.local.local_zygote import LocalZygote
 from trainmaster_operator.local.pod_devices import DevicePool
-from trainmaster_operator.local.pod_process import POD_IP, LocalPod, StartError, base_environment
+from trainmaster_operator.local.pod_process import POD_IP, LocalPod, StartError
 from trainmaster_operator.local.store_client import SocketCluster
 
 NODE = "local"
@@ -33,7 +34,6 @@ its node dies."""
 NODE_GRACE_S = 40.0  # Seconds until a cluster notices that by itself and sets condition Ready of the Pod to false.
 GRACE_AT_THE_END_S = 3.0
 GIVE_UP_S = 8.0
-ZYGOTE_BACK_OFF_S = (0.1, 30.0)
 # A stopped store is not a dead one: the death of a store shows at once, as a closed connection.
 STORE_TIMEOUT_S = 600.0
 
@@ -74,15 +74,14 @@ class Kubelet:
         self.run_dir = run_dir
         self.memory = memory
         self.out = out
-        self.zygote_command = zygote_command
         self.zygote = zygote or run_dir / "zygote.sock"
-        self._starts_zygote = zygote is None
         self.environment = base_environment(os.environ)
         self.stopping = asyncio.Event()
+        self._zygote: LocalZygote | None = None
+        if zygote is None:
+            self._zygote = LocalZygote(zygote_command, self.zygote, out, self.environment, self.stopping)
         self._pods: dict[str, Tracked] = {}  # By uid.
         self._by_pid: dict[int, LocalPod] = {}
-        self._zygote: subprocess.Popen[bytes] | None = None
-        self._zygote_back_off_s = ZYGOTE_BACK_OFF_S[0]
         self._reaped = asyncio.Event()
         self._devices = devices or DevicePool(None)
         # Set when devices are released, or when a pod that waits for devices must end.
@@ -97,8 +96,8 @@ class Kubelet:
         # Ctrl-C is for the command, which then sends SIGTERM to this process.
         loop.add_signal_handler(signal.SIGINT, lambda: None)
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
-        if self._starts_zygote:
-            self._start_zygote()
+        if self._zygote is not None:
+            self._zygote.start()
         following = asyncio.create_task(self._follow())
         stopping = asyncio.create_task(self.stopping.wait())
         try:
@@ -274,30 +273,6 @@ class Kubelet:
         if int(obj["metadata"]["resourceVersion"]) > int(pod.latest["metadata"]["resourceVersion"]):
             self._see(obj)
 
-    def _start_zygote(self) -> None:
-        self.zygote.unlink(missing_ok=True)
-        kubelet = os.getpid()
-
-        def in_child() -> None:
-            process_tree.die_with_parent(signal.SIGKILL)
-            if os.getppid() != kubelet:
-                os._exit(1)
-            process_tree.relax()
-
-        try:
-            with open(self.out / "logs" / "zygote.log", "ab") as output:
-                self._zygote = subprocess.Popen(
-                    [*self.zygote_command, "--socket", str(self.zygote)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=self.environment,
-                    start_new_session=True,
-                    preexec_fn=in_child,
-                )
-        except OSError as error:
-            log.error("can't start the zygote %s: %s", self.zygote_command, error)
-
     def _reap(self) -> None:
         """Reap every child that has ended, adopted orphans too; called on SIGCHLD."""
         self._reaped.set()
@@ -312,19 +287,7 @@ class Kubelet:
             if pod := self._by_pid.pop(pid, None):
                 pod.ended(code)
             elif self._zygote is not None and pid == self._zygote.pid:
-                self._zygote.returncode = code
-                self._zygote_ended(code)
-
-    def _zygote_ended(self, code: int) -> None:
-        if self.stopping.is_set():
-            return
-        log.warning("the zygote ended with %d; again in %.1f s", code, self._zygote_back_off_s)
-        asyncio.get_running_loop().call_later(self._zygote_back_off_s, self._start_zygote_again)
-        self._zygote_back_off_s = min(2 * self._zygote_back_off_s, ZYGOTE_BACK_OFF_S[1])
-
-    def _start_zygote_again(self) -> None:
-        if not self.stopping.is_set():
-            self._start_zygote()
+                self._zygote.ended(code)
 
     async def _end_everything(self) -> None:
         """Send SIGTERM to the pods and, a little later, SIGKILL to everything that is left, until no child remains."""

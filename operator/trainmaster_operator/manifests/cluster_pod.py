@@ -4,7 +4,7 @@ and the agent in images that do not contain it."""
 from __future__ import annotations
 
 from trainmaster.contract.wire import environment
-from trainmaster_operator.api.job import DistributedTrainingJob, Framework
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework
 from trainmaster_operator.manifests import resources, security, volumes
 from trainmaster_operator.manifests.keyed_lists import Object, joined
 from trainmaster_operator.manifests.pod_defaults import PodDefaults

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.api.meta import API_VERSION, GROUP, JOB_KIND
+from trainmaster_operator.api.api_group import API_VERSION, GROUP, JOB_KIND
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 
 JOB = f"{GROUP}/job"
 ROLE = f"{GROUP}/role"

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainmaster.contract.wire import environment
-from trainmaster_operator.api.job import DistributedTrainingJob, Framework, JobSpec
-from trainmaster_operator.manifests import affinity, object_names, resources
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework, JobSpec
+from trainmaster_operator.manifests import node_affinity, object_names, resources
 from trainmaster_operator.manifests.cluster_pod import in_a_cluster
 from trainmaster_operator.manifests.object_names import pod_name
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
@@ -112,9 +112,9 @@ def fill_pod(
         variables.append({"name": environment.REVISION, "value": revision})
     spec = {**spec, "hostname": filled(spec["hostname"]), "containers": [{**main, "env": variables}, *others]}
     if together:  # Nodes to avoid are ignored, because one of them may be the node of the other pods.
-        spec = affinity.with_all_pods(spec, metadata["labels"][object_names.JOB])
+        spec = node_affinity.with_all_pods(spec, metadata["labels"][object_names.JOB])
     elif defaults.in_cluster:
-        spec = affinity.away_from(spec, avoid)
+        spec = node_affinity.away_from(spec, avoid)
     return {**rendered, "metadata": metadata, "spec": spec}
 
 

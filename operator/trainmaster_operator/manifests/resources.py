@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainmaster_operator.api.checkpoint_memory import bytes_of, millis_of
+from trainmaster_operator.api.quantities import bytes_of, millis_of
 from trainmaster_operator.manifests.keyed_lists import Object
 
 INIT_CONTAINER = {"cpu": "100m", "memory": "64Mi"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmaster.contract.wire import environment
-from trainmaster_operator.api.checkpoint_memory import bytes_of, quantity_of
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
+from trainmaster_operator.api.quantities import bytes_of, quantity_of
 from trainmaster_operator.manifests.keyed_lists import Object, joined
 
 IDENTITY_PATH = "/var/run/trainmaster"

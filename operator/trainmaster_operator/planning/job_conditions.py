@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from trainmaster_operator.planning.facts.change import condition
 from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, JobState
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.failure import hold
-from trainmaster_operator.planning.placement.gang import SCHEDULED
+from trainmaster_operator.planning.placement.gang_release import SCHEDULED
 
 TRUE_IN = {
     "Running": (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING),

@@ -16,17 +16,28 @@ from trainmaster_operator.planning.facts.view import View, look
 from trainmaster_operator.planning.failure import first_cause, hold, recovery_ladder
 from trainmaster_operator.planning.job_conditions import conditions
 from trainmaster_operator.planning.lifecycle import (
-    elastic,
-    finish,
+    checkpoint_conditions,
+    elastic_resize,
+    finished_job_cleanup,
+    job_beginning,
+    job_ending,
     job_progress,
     job_totals,
     operator_absence,
     revision,
-    saving,
     suspend,
 )
-from trainmaster_operator.planning.liveness import agents, hang, straggler
-from trainmaster_operator.planning.placement import gang, gates, node_rejection, nodes, pending, pod_slots, spares
+from trainmaster_operator.planning.liveness import hang, silent_agents, straggler
+from trainmaster_operator.planning.placement import (
+    avoided_nodes,
+    gang_release,
+    node_rejection,
+    pending_pods,
+    pod_slots,
+    scheduling_gates,
+    spare_pods,
+    stale_pods,
+)
 from trainmaster_operator.planning.rounds import coordinated_stop, leaderless_restart, open_round
 
 SHORTEST_WAIT_S = 0.001
@@ -48,15 +59,15 @@ def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
     if observed.epoch < status.leaderEpoch or observed.deleting:
         return Decision(status)
     if not status.phase.finished:
-        change = pod_slots.initialise(spec, status, observed, now)
+        change = job_beginning.initialise(spec, status, observed, now)
         if change is not None:
             return _write_intent(spec, status, change, observed, now)
     view = look(spec, status, observed, now)
     if status.phase.finished:
-        if finish.is_expired(view):
+        if finished_job_cleanup.is_expired(view):
             return Decision(status, delete_job=True)
-        deletes, due = finish.leftovers(view)
-        return Decision(status, delete=deletes, requeue_after_s=_soonest(due, finish.expiry_s(view)))
+        deletes, due = finished_job_cleanup.leftovers(view)
+        return Decision(status, delete=deletes, requeue_after_s=_soonest(due, finished_job_cleanup.expiry_s(view)))
     change = _decide(view)
     if change is not None:
         status = _apply_updates(view, change.status)
@@ -67,27 +78,27 @@ def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
     if status.phase is JobPhase.SUSPENDED:
         return Decision(status, delete=suspend.removals(view))
     if status.phase is JobPhase.HELD:
-        due = _soonest(finish.overdue_s(view), pod_slots.stale_due_s(view))
-        return Decision(status, delete=pod_slots.stale(view), requeue_after_s=due)
+        due = _soonest(job_ending.overdue_s(view), stale_pods.stale_due_s(view))
+        return Decision(status, delete=stale_pods.stale(view), requeue_after_s=due)
     return Decision(
         status,
         create=pod_slots.missing(view),
-        delete=pod_slots.stale(view),
+        delete=stale_pods.stale(view),
         requeue_after_s=_soonest(
-            finish.overdue_s(view),
-            pending.overdue_s(view),
-            gang.release_due_s(view),
+            job_ending.overdue_s(view),
+            pending_pods.overdue_s(view),
+            gang_release.release_due_s(view),
             node_rejection.due_s(view),
             pod_slots.missing_due_s(view),
-            pod_slots.stale_due_s(view),
+            stale_pods.stale_due_s(view),
             first_cause.cascade_due_s(view),
-            agents.lost_due_s(view),
+            silent_agents.lost_due_s(view),
             hang.hang_due_s(view),
             straggler.due_s(view),
             open_round.due_s(view),
-            elastic.due_s(view),
-            spares.replace_due_s(view),
-            nodes.due_s(view),
+            elastic_resize.due_s(view),
+            spare_pods.replace_due_s(view),
+            avoided_nodes.due_s(view),
             leaderless_restart.due_s(view),
         ),
     )
@@ -98,20 +109,20 @@ def _decide(view: View) -> Change | None:
     if view.status.phase is JobPhase.SUSPENDED:
         return suspend.resume(view)
     if view.status.phase is JobPhase.HELD:
-        return finish.fail_after_deadline(view) or hold.release(view)
+        return job_ending.fail_after_deadline(view) or hold.release(view)
     change = (
-        finish.complete(view)
-        or finish.fail_after_deadline(view)
+        job_ending.complete(view)
+        or job_ending.fail_after_deadline(view)
         or suspend.suspend_when_saved(view)
-        or pod_slots.apply_edits(view)
-        or elastic.resize_round(view)
-        or pending.fail_if_never_startable(view)
-        or pending.fail_after_pending_deadline(view)
+        or job_beginning.apply_edits(view)
+        or elastic_resize.resize_round(view)
+        or pending_pods.fail_if_never_startable(view)
+        or pending_pods.fail_after_pending_deadline(view)
     )
     if change is not None:
         return change
     change = leaderless_restart.adopt_granted_rounds(view)
-    if change is not None or elastic.has_unheard_pods(view):
+    if change is not None or elastic_resize.has_unheard_pods(view):
         return change
     fault = None if leaderless_restart.is_unsettled(view) else first_cause.find_first_cause(view)
     if fault is not None:
@@ -124,32 +135,34 @@ def _decide(view: View) -> Change | None:
         or coordinated_stop.advance(view)
         or open_round.open_round(view)
         or job_progress.record_first_step(view)
-        or saving.report_save_problem(view)
+        or checkpoint_conditions.report_save_problem(view)
         or node_rejection.replace_rejected_pods(view)
-        or pending.report_obstacle(view)
-        or gang.release(view)
-        or elastic.resize_slots(view)
-        or spares.replace(view)
-        or nodes.relax_avoidance(view)
+        or pending_pods.report_obstacle(view)
+        or gang_release.release(view)
+        or elastic_resize.resize_slots(view)
+        or spare_pods.replace(view)
+        or avoided_nodes.relax_avoidance(view)
         or revision.report_edits(view)
     )
 
 
 def _apply_updates(view: View, status: JobState) -> JobState:
     """Return `status` with progress, sizes and conditions as they are now. The intent is not changed."""
-    status = operator_absence.update(view, gates.update(view, pending.update(view, job_progress.update(view, status))))
-    return revision.update(view, saving.update(view, elastic.update(view, status)))
+    status = operator_absence.update(
+        view, scheduling_gates.update(view, pending_pods.update(view, job_progress.update(view, status)))
+    )
+    return revision.update(view, checkpoint_conditions.update(view, elastic_resize.update(view, status)))
 
 
 def _write_intent(spec: JobSpec, before: JobState, change: Change, observed: Observation, now: float) -> Decision:
     status = change.status
     if status.incarnations != before.incarnations and status.avoidNodes == before.avoidNodes:
-        status = status.model_copy(update={"avoidNodes": nodes.avoid(spec, status, observed, now)})
+        status = status.model_copy(update={"avoidNodes": avoided_nodes.avoid(spec, status, observed, now)})
     if status.avoidedInVain and status.roundStore:
         status = status.model_copy(update={"avoidedInVain": False})
     if status.round != before.round and status.roundMinor == before.roundMinor:
         status = status.model_copy(update={"roundMinor": 0})  # The leader opens this round itself.
-    status = finish.without_pods(status).model_copy(
+    status = finished_job_cleanup.without_pods(status).model_copy(
         update={
             "leaderEpoch": observed.epoch,
             "observedGeneration": observed.generation,

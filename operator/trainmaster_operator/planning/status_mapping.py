@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.facts.job_state import JobState, Recovery
+from trainmaster_operator.planning.phase_reason import reason_of_phase
 
 Object = dict[str, Any]
 
@@ -89,20 +90,9 @@ _ORDER = (
     *("workers", "progress", "checkpoint", "restarts", "lastFailure", "recoveries", "goodput", "round", "internal"),
 )
 
-_EXPLAINED_BY = {
-    "Pending": "Scheduled",
-    "Starting": "Scheduled",
-    "Recovering": "Recovering",
-    "Suspended": "Suspended",
-    "Held": "Held",
-    "Succeeded": "Complete",
-    "Failed": "Failed",
-}
 _GOES_ON = ("Starting", "Running", "Recovering", "Resizing", "Suspending")
 """Phases in which an expected time until the end makes sense."""
 
-_TROUBLES = ("ReconcileError", "RevisionLost")
-"""Conditions that matter more than the phase."""
 
 _PHASES = {"first_step": "firstStep"}
 """Phases of a recovery's clock with another name in the API. A status of an earlier version has the name of the
@@ -160,7 +150,7 @@ def write_status(state: JobState, kept: Object | None = None) -> Object:
         workers["current"], workers["ready"] = known.replicas, known.ready
         workers["summary"] = f"{known.ready}/{known.desired or known.replicas}"
     found["phase"] = state.phase.value
-    if reason := _reason(state):
+    if reason := reason_of_phase(state):
         found["reason"] = reason
     if state.recoveries:
         found["recoveries"] = [_recovery_written(recovery) for recovery in state.recoveries]
@@ -183,17 +173,6 @@ def merged(kept: Object, written: Object) -> Object:
         elif isinstance(value, dict) and isinstance(result[name], dict):
             result[name] = merged(value, result[name])
     return result
-
-
-def _reason(state: JobState) -> str:
-    """Return the reason of the condition that explains the phase, or of a condition that matters more."""
-    kind, reason = _EXPLAINED_BY.get(state.phase.value, "Running"), ""
-    for condition in state.conditions:
-        if condition.type in _TROUBLES and condition.status == "True":
-            return condition.reason
-        if condition.type == kind:
-            reason = condition.reason
-    return reason
 
 
 def _write_progress(state: JobState, progress: Object, found: Object) -> None:

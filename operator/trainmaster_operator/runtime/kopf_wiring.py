@@ -16,7 +16,7 @@ from typing import Any
 
 import kopf
 
-from trainmaster_operator.api.meta import GROUP, JOB_PLURAL, VERSION
+from trainmaster_operator.api.api_group import GROUP, JOB_PLURAL, VERSION
 from trainmaster_operator.cluster import kubernetes_credentials
 from trainmaster_operator.cluster.port import DELETED, Object
 

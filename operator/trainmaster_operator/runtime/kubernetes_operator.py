@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from prometheus_client import ProcessCollector, disable_created_metrics
@@ -30,11 +29,11 @@ from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.kubernetes_credentials import NoCluster
 from trainmaster_operator.cluster.kubernetes_nodes import KubernetesNodes
 from trainmaster_operator.cluster.port import ApiError
-from trainmaster_operator.control.event_loop import TurnLoop
+from trainmaster_operator.control.crowd_event_loop import TurnLoop
 from trainmaster_operator.control.http_server import ControlServer
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.manifests.security import USER, PodSecurity
-from trainmaster_operator.runtime import crd_age
+from trainmaster_operator.manifests.security import PodSecurity
+from trainmaster_operator.runtime import crd_version
 from trainmaster_operator.runtime.authenticators import PodTokens
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.concurrency import until_one_ends
@@ -42,11 +41,11 @@ from trainmaster_operator.runtime.kopf_wiring import login_with, watch_jobs
 from trainmaster_operator.runtime.leader.election import Election
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.observability.health import HealthServer
-from trainmaster_operator.runtime.observability.job_metrics import FINISHED_S
 from trainmaster_operator.runtime.observability.metrics_access import MetricsAccess
 from trainmaster_operator.runtime.observability.metrics_server import MetricsServer
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator_options import parser
 from trainmaster_operator.runtime.tls_bootstrap import Authority
 
 log = logging.getLogger(__name__)
@@ -54,7 +53,6 @@ log = logging.getLogger(__name__)
 RELIST_JOBS_S = 120.0  # Lists find what kopf never reports.
 FRESH = timedelta(minutes=10)  # After this time kopf reads its credentials again.
 RETRY_S = 2.0
-ANY = "any"  # For users and groups: the cluster or the image chooses.
 GC_THRESHOLDS = (10_000, 20, 50)
 EXIT_WITHIN_S = 4.5  # Seconds after SIGTERM, whatever hangs.
 
@@ -118,7 +116,9 @@ class Replica:
             await until_one_ends(
                 self._stop_when_asked(operator),
                 operator.lag.run(),
-                self._operate(operator, election, authority, control_socket, partial(crd_age.report, cluster, metrics)),
+                self._operate(
+                    operator, election, authority, control_socket, partial(crd_version.report, cluster, metrics)
+                ),
             )
 
     async def _operate(
@@ -284,131 +284,8 @@ def _end_process() -> None:
     os._exit(1)
 
 
-def _lease_seconds(text: str) -> int:
-    seconds = int(text)  # A Lease has whole seconds.
-    if not 2 <= seconds <= 600:
-        raise argparse.ArgumentTypeError(f"2 to 600 are expected, not {seconds}")
-    return seconds
-
-
-def _id(text: str) -> int | None:
-    """Return a user or group id of Linux; None if the cluster or the image chooses it."""
-    if text == ANY:
-        return None
-    number = int(text)
-    if not 0 < number < 2**31:
-        raise argparse.ArgumentTypeError(f"1 to {2**31 - 1} or {ANY} is expected, not {text}")
-    return number
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds <= 30 * 86400:
-        raise argparse.ArgumentTypeError(f"0 to 2592000 (30 days) are expected, not {text}")
-    return seconds
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = made.add_argument
-    add("--namespace-of-operator", required=True, metavar="NS", help="namespace of the operator's Lease and Secret")
-    add(
-        "--identity",
-        default=socket.gethostname(),
-        help="name of this replica, unique among the replicas: the pod's name",
-    )
-    add("--pod-uid", default="", metavar="UID", help="uid of the pod whose name is the identity")
-    add(
-        "--address",
-        default="127.0.0.1",
-        metavar="IP",
-        help="address of this replica, which other replicas give to agents",
-    )
-    add(
-        "--control-port",
-        type=int,
-        default=8443,
-        metavar="PORT",
-        help="port of the control channel, for agents (default: 8443)",
-    )
-    add("--health-port", type=int, default=8080, metavar="PORT", help="port for probes (default: 8080)")
-    add(
-        "--metrics-port", type=int, default=8444, metavar="PORT", help="port of the metrics, over HTTPS (default: 8444)"
-    )
-    add(
-        "--plain-metrics",
-        action="store_true",
-        help="serve metrics without authentication, over HTTP, on the port for probes",
-    )
-    add(
-        "--operator-url",
-        required=True,
-        metavar="URL",
-        help="URL of the operator's Service, at which agents reach it",
-    )
-    add(
-        "--trainer-image",
-        default=PodDefaults.trainer_image,
-        metavar="IMAGE",
-        help="image of the first container of a job that names no image",
-    )
-    add(
-        "--agent-image",
-        default=PodDefaults.agent_image,
-        metavar="IMAGE",
-        help="image that copies the agent into pods with users' images",
-    )
-    for name, words in (
-        ("user", "user ID of the containers in job pods that use Trainmaster's images"),
-        ("group", "group ID of these containers"),
-        ("fs-group", "group that owns the volumes of these pods"),
-    ):
-        help = f"{words}; {ANY}: chosen by the cluster or the image (default: {USER})"
-        add(f"--job-{name}", type=_id, default=USER, metavar="ID", help=help)
-    add(
-        "--restrict-user-images",
-        action="store_true",
-        help="give containers with users' images what the Pod Security Standard restricted asks for",
-    )
-    add("--watch-namespace", metavar="NS", help="watch only the jobs of this namespace (default: all namespaces)")
-    add("--kubeconfig", metavar="FILE", help="kubeconfig file (default: the pod's own service account)")
-    add(
-        "--tls-dir",
-        type=Path,
-        metavar="DIR",
-        help="directory with tls.crt, tls.key and ca.crt, which other software renews",
-    )
-    add(
-        "--lease-seconds",
-        type=_lease_seconds,
-        default=15,
-        metavar="S",
-        help="number of seconds after which a leader that no longer renews its lease is replaced (default: 15)",
-    )
-    add(
-        "--taint-nodes",
-        action="store_true",
-        help="taint nodes on which jobs failed; this needs the rights to get, list and patch nodes",
-    )
-    add(
-        "--list-nodes",
-        action="store_true",
-        help="notice new nodes for waiting jobs; this needs the right to list nodes",
-    )
-    add("--no-job-metrics", dest="job_metrics", action="store_false", help="do not export metrics of single jobs")
-    add(
-        "--finished-metrics-seconds",
-        type=_seconds,
-        default=FINISHED_S,
-        metavar="S",
-        help="seconds after its end for which a job has metrics of its own (default: 21600)",
-    )
-    return made
-
-
 def main() -> int:
-    options = parser().parse_args()
+    options = parser(__doc__).parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     # What was created at start lives as long as the process, so the garbage collector need not examine it again. The
     # rest is mostly what is known about jobs and agents. It lives long, and with thousands of agents the collector

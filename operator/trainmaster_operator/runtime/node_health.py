@@ -17,8 +17,8 @@ from typing import Any
 from trainmaster_operator.cluster.port import CONFIG_MAP, ApiError, Cluster, NotFound
 from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S, SHARE, Mark, Suspicion
 from trainmaster_operator.planning.facts.observation import PodRecord
-from trainmaster_operator.planning.facts.times import rfc3339
-from trainmaster_operator.planning.placement import nodes
+from trainmaster_operator.planning.facts.timestamps import rfc3339
+from trainmaster_operator.planning.placement import avoided_nodes
 from trainmaster_operator.planning.placement.node_score import FORGOTTEN_BELOW, score, weight
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import JobKey
@@ -73,11 +73,11 @@ class Ledger:
     def learn(self, record: JobRecord, pods: Iterable[PodRecord]) -> None:
         """Learn what a job's status, and pods that a node rejected, say about nodes."""
         now = self._clock.now()
-        reasons = [nodes.of_rejection(record.uid, pod, now) for pod in pods if pod.rejected]
+        reasons = [avoided_nodes.of_rejection(record.uid, pod, now) for pod in pods if pod.rejected]
         failure = record.status.lastFailure
         if failure is not None and self._learned.get(record.key) != (which := f"{record.uid}/{failure.time}"):
             self._learned[record.key] = which
-            reasons.append(nodes.of_failure(record.uid, record.status))
+            reasons.append(avoided_nodes.of_failure(record.uid, record.status))
         for reason in reasons:
             if reason is not None:
                 self._add(*reason)

@@ -9,31 +9,19 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
     SERVICE,
-    ApiError,
     Cluster,
-    Conflict,
-    NotFound,
-    TooManyRequests,
-    Unavailable,
 )
+from trainmaster_operator.control.agent_pacing import CROWD
 from trainmaster_operator.control.authentication import Admission, Claim, Credential
-from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Key, Refused
+from trainmaster_operator.control.fleet import Fleet, FleetSettings, Key, Refused
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.planning.facts.observation import EventType
-from trainmaster_operator.planning.lifecycle import saving
-from trainmaster_operator.runtime.api_failures import (
-    STATUS_WRITE,
-    ApiFailures,
-    is_terminating,
-    reason_of,
-    words_of,
-)
+from trainmaster_operator.planning.lifecycle import checkpoint_conditions
 from trainmaster_operator.runtime.authenticators import Authenticator, Known, TokenHashes
 from trainmaster_operator.runtime.cache.cache_records import (
     JobRecord,
@@ -48,27 +36,25 @@ from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.concurrency import until_one_ends
 from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
-from trainmaster_operator.runtime.leader.lease import Elector, Leadership, LeaseSettings, NotLeading
-from trainmaster_operator.runtime.leader.operator_conflicts import Rivalry
+from trainmaster_operator.runtime.lasting_api_failures import (
+    ApiFailures,
+)
+from trainmaster_operator.runtime.leader.lease import Elector, Leadership, LeaseSettings
 from trainmaster_operator.runtime.node_health import Ledger
 from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
 from trainmaster_operator.runtime.observability.job_metrics import FINISHED_S, JobMetrics
 from trainmaster_operator.runtime.observability.operator_gauges import LoopLag, observe
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
+from trainmaster_operator.runtime.pass_retries import PassRetries
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
-from trainmaster_operator.runtime.work_queue import ShutDown, WorkQueue
+from trainmaster_operator.runtime.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
-CONFLICT_LIMIT_S = 0.5
-REFUSED_LIMIT_S = 30.0  # A role with too few rights may be corrected, and the operator gets no notice of that.
-OUTAGE_LIMIT_S = 5.0  # An API server that comes back is used soon, not after the back-off of a failing job.
 PASSES_END_WITHIN_S = 2.0  # Seconds for which passes may continue when the operator is asked to stop.
 STUCK_S = 120.0  # Bookmarks come every minute.
 PASS_S_PER_POD = 200e-6
-SLOW_PASS_S = 1.0  # Seconds after which the API server seems to be away, so agents may restart ranks by themselves.
-SLOW_PASS_S_PER_POD = 1e-3  # Seconds to add per pod, so that the size of the job is not the reason.
 
 
 @dataclass(frozen=True)
@@ -204,6 +190,18 @@ class Operator:
             metrics=self.metrics,
             looks=self.queue.looked_at,
         )
+        self._passes = PassRetries(
+            clock=clock,
+            queue=self.queue,
+            jobs=self.jobs,
+            pods=self.pods,
+            fleet=self.fleet,
+            leader=self.leader,
+            reconciler=self.reconciler,
+            failures=self.failures,
+            events=self.events,
+            metrics=self.metrics,
+        )
         self._known = Known(self.pods, self.fleet.refuse_gone)
         self._clock = clock
         self.lag = LoopLag()  # A caller with a real event loop runs it too.
@@ -289,7 +287,7 @@ class Operator:
         self._serving = True
         for key in self.jobs.names():
             self.queue.add(key)
-        workers = [asyncio.create_task(self._work()) for _ in range(self.settings.workers)]
+        workers = [asyncio.create_task(self._passes.work()) for _ in range(self.settings.workers)]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -308,111 +306,6 @@ class Operator:
         if self._serving:
             pods = self.pods.count(key)
             self.queue.add_after(key, pods * PASS_S_PER_POD if pods >= CROWD else 0.0)
-
-    async def _work(self) -> None:
-        while True:
-            try:
-                key = await self.queue.get()
-            except ShutDown:
-                return
-            try:
-                await self._process(key)
-            finally:
-                self.queue.done(key)
-
-    async def _process(self, key: JobKey) -> None:
-        """Run one pass. An error of a job affects that job only; a lost lease ends the process."""
-        asked_s = self.failures.wait_s(key)
-        if asked_s > 0:
-            self.queue.add_after(key, asked_s)  # That pass will see all changes until then.
-            return
-        started = self._clock.monotonic()
-        self.leader.check()
-        slow_s = SLOW_PASS_S + self.pods.count(key) * SLOW_PASS_S_PER_POD
-        slow = asyncio.get_running_loop().call_later(slow_s, self.fleet.tell_unable, key, True)
-        try:
-            after_s = await self.reconciler.reconcile(key)
-        except NotLeading:
-            raise
-        except Conflict as error:
-            result = "conflict"
-            lasts = self.failures.note(key, error)
-            await self._refresh(key)
-            self.queue.add_rate_limited(key, OUTAGE_LIMIT_S if lasts else CONFLICT_LIMIT_S)
-            if lasts:
-                await self._quarantine(key, error)
-        except Rivalry as error:
-            result = "error"
-            self._tell(key, error)  # Write no status: the other operator would answer with a write.
-            self.queue.add_rate_limited(key)
-        except NotFound as error:
-            await self._refresh(key)
-            if self.jobs.get(key) is None:
-                result = "ok"  # The job itself is gone, and its DELETED event is on its way or was lost.
-                self.failures.passed(key)
-                self.queue.add(key)
-            else:
-                result = "error"
-                await self._bad(key, error)
-        except (Unavailable, TooManyRequests) as error:
-            result = "unavailable"
-            self.fleet.tell_unable(key, True)
-            lasts = self.failures.note(key, error)
-            delay_s = max(error.wait_s, self.queue.add_rate_limited(key, OUTAGE_LIMIT_S))
-            log.warning("%s: %s: again in %.3f s", key, words_of(error), delay_s)
-            if lasts:
-                await self._quarantine(key, error)
-        except ApiError as error:
-            result = "error"
-            self.failures.note(key, error)
-            await self._bad(key, error)
-        except Exception as error:
-            log.exception("%s: a pass failed", key)
-            result = "error"
-            await self._bad(key, error)
-        else:
-            result = "ok"
-            self.fleet.tell_unable(key, False)
-            self.queue.forget(key)
-            self.failures.passed(key)
-            if after_s is not None:
-                self.queue.add_after(key, max(after_s, 0.001))
-        finally:
-            slow.cancel()
-        self.metrics.passes.labels(result).inc()
-        self.metrics.pass_seconds.observe(self._clock.monotonic() - started)
-
-    async def _bad(self, key: JobKey, error: Exception) -> None:
-        if isinstance(error, ApiError) and is_terminating(error):
-            log.warning("%s: %s: not tried again", key, words_of(error))
-        else:
-            limit_s = REFUSED_LIMIT_S if isinstance(error, ApiError) else None
-            delay_s = self.queue.add_rate_limited(key, limit_s)
-            log.error("%s: %s: %s: again in %.3f s", key, type(error).__name__, words_of(error), delay_s)
-        await self._quarantine(key, error)
-
-    async def _refresh(self, key: JobKey) -> None:
-        try:
-            await self.reconciler.refresh(key)
-        except ApiError as error:
-            log.warning("%s: not refreshed: %s", key, error)
-
-    async def _quarantine(self, key: JobKey, error: Exception) -> None:
-        """Report the error by an event, and by a condition unless no status may be written now."""
-        self._tell(key, error)
-        if isinstance(error, ApiError) and error.wait_s > 0 and error.attempt == STATUS_WRITE:
-            return
-        reason = reason_of(error) if isinstance(error, ApiError) else type(error).__name__
-        try:
-            await self.reconciler.quarantine(key, reason, words_of(error))
-        except ApiError as refusal:
-            log.warning("%s: its error could not be reported: %s", key, refusal)
-
-    def _tell(self, key: JobKey, error: Exception) -> None:
-        record = self.jobs.get(key)
-        if record is not None:
-            reason = reason_of(error) if isinstance(error, ApiError) else type(error).__name__
-            self.events.remark(record, EventType.WARNING, "ReconcileError", f"{reason}: {words_of(error)}")
 
     async def _resync(self) -> None:
         """Queue every job regularly, in case events were lost."""
@@ -434,7 +327,7 @@ class Operator:
 
     def _relay(self, key: Key, reason: str, message: str) -> None:
         record = self.jobs.get(JobKey(*key))
-        if reason == saving.FAILED:
+        if reason == checkpoint_conditions.FAILED:
             self.metrics.checkpoint_failures.inc()
         if record is not None:
             self.events.relay(record, reason, message)

@@ -15,14 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainmaster.contract.wire import Directive
-from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec
 from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
     Cluster,
     Conflict,
-    Invalid,
     NotFound,
     Object,
 )
@@ -30,29 +29,28 @@ from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.control.peer_secrets import peer_secret, with_secret
 from trainmaster_operator.manifests.controller_revision import Run
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.facts.observation import (
     Decision,
-    EventType,
     Observation,
 )
 from trainmaster_operator.planning.facts.view import WORKER
-from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION
 from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import write_status
-from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.concurrency import run_all
-from trainmaster_operator.runtime.job_pass.api_rejections import Refusals
+from trainmaster_operator.runtime.job_pass.error_conditions import ErrorConditions
 from trainmaster_operator.runtime.job_pass.in_place_resize import Vertical
 from trainmaster_operator.runtime.job_pass.job_observer import JobObserver
 from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
 from trainmaster_operator.runtime.job_pass.job_service import JobService
 from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
+from trainmaster_operator.runtime.job_pass.refused_pod_retries import Refusals
 from trainmaster_operator.runtime.job_pass.revisions import Revisions
 from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
+from trainmaster_operator.runtime.lasting_api_failures import STATUS_WRITE, attempting
 from trainmaster_operator.runtime.leader.leader_handover import Inherited
 from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.leader.operator_conflicts import Rivals
@@ -61,10 +59,6 @@ from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.observability.runtime_conditions import (
-    RECONCILE_ERROR,
-    remove_reconcile_error,
-    set_needs_migration,
-    set_reconcile_error,
     without_reconcile_error,
 )
 
@@ -135,7 +129,6 @@ class Reconciler:
         self._node_taints = node_taints
         # The version of the job and the epoch of the directives that agents get.
         self._published: dict[JobKey, tuple[str, int]] = {}
-        self._refused_condition: dict[JobKey, str] = {}  # Uids of jobs whose status cannot take NeedsMigration.
         self._refusals = Refusals(clock)
         self._rivals = Rivals(clock)
         self._observer = JobObserver(
@@ -157,6 +150,7 @@ class Reconciler:
         served = services.wrote if services is not None else lambda service: None
         self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle, served)
         self._service = JobService(clock, self._surroundings, services)
+        self._errors = ErrorConditions(cluster, clock, jobs, leader, events, metrics, self._service)
         self._pod_writes = PodWrites(
             cluster,
             clock,
@@ -185,7 +179,7 @@ class Reconciler:
                 self.forget(key)
                 return None
             if record.migration:
-                await self._leave_alone(record)
+                await self._errors.leave_alone(record)
                 return None
             if record.job is None:
                 raise InvalidJob(record.problem)
@@ -216,7 +210,7 @@ class Reconciler:
             if self._node_taints is not None and record.status.avoidedInVain:
                 await self._node_taints.allow(record.status.avoidNodes)
             news, look_s = await self._observer.ask_around(record)
-            if news or await self._tell_standing(record, observed):
+            if news or await self._errors.tell_standing(record, observed):
                 continue
             return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service.due_s(record)))
         raise NotConverging(f"{MAX_TURNS} passes in succession changed the status again")
@@ -241,16 +235,15 @@ class Reconciler:
     async def quarantine(self, key: JobKey, reason: str, message: str) -> None:
         """Set condition ReconcileError on a job that cannot be handled. Raise ApiError if it cannot be written."""
         record = self._jobs.get(key)
-        if record is None:
-            return
-        await self._write_raw(record, set_reconcile_error(record.raw, reason, message, self._clock.now()))
+        if record is not None:
+            await self._errors.quarantine(record, reason, message)
 
     def forget(self, key: JobKey) -> None:
         """Forget everything about a job that is gone."""
         self._fleet.forget(key)
         self._budget.forget(key)
         self._published.pop(key, None)
-        self._refused_condition.pop(key, None)
+        self._errors.forget(key)
         self._refusals.forget(key)
         self._service.refusals.forget(key)
         self._rivals.forget(key)
@@ -262,56 +255,6 @@ class Reconciler:
         if self._ledger is not None:
             self._ledger.forget(key)
         self._observer.forget(key)
-
-    async def _leave_alone(self, record: JobRecord) -> None:
-        """Report that an earlier version started the job, and do nothing else. Its agents get no directives and
-        continue as they do without an operator. An API server that also validates unchanged fields refuses the old
-        status, and with it the condition; then there is only the event."""
-        key = record.key
-        status = set_needs_migration(record.raw, record.migration, self._clock.now())
-        if status is None or self._refused_condition.get(key) == record.uid:
-            return
-        self._leader.check()
-        try:
-            await self._write_raw(record, status)
-        except Invalid as error:
-            self._refused_condition[key] = record.uid
-            log.warning("%s: the condition %s was refused: %s", key, NEEDS_MIGRATION, error)
-        self._events.remark(record, EventType.WARNING, NEEDS_MIGRATION, record.migration)
-
-    async def _write_raw(self, record: JobRecord, status: Object | None) -> None:
-        """Write a status as it is; None means that nothing is to be written. Raise ApiError."""
-        if status is not None:
-            self._metrics.writes.labels("intent").inc()
-            with attempting(STATUS_WRITE):
-                self._jobs.wrote(await self._cluster.update_status(JOB, {**record.raw, "status": status}))
-
-    async def _tell_standing(self, record: JobRecord, observed: Observation) -> bool:
-        """At the end of a successful pass, report what the API server still refuses if condition Scheduled cannot
-        report it, and remove the report when it is accepted. Return whether the job has changed by that."""
-        known = self._jobs.get(record.key)
-        if known is None or known.uid != record.uid:
-            return False
-        record = known  # This pass may have written progress.
-        standing, event = self._service.refusals.of(record.key, record.uid), "ServiceRefused"
-        words = f"its pods have no DNS names: {standing.message}" if standing is not None else ""
-        refusal, status = observed.refusal, record.status
-        if standing is None and refusal is not None and status.roundStore and not _rests(status.phase):
-            standing, event = refusal, "PodsRefused"
-            words = f"pods without ranks cannot be created: {standing.message}"
-        if standing is None:
-            if all(condition.type != RECONCILE_ERROR for condition in record.status.conditions):
-                return False
-            await self._write_raw(record, remove_reconcile_error(record.raw))
-            return True
-        if standing.passing:
-            return False
-        new = set_reconcile_error(record.raw, standing.reason, words, self._clock.now())
-        if new is None:
-            return False
-        self._events.remark(record, EventType.WARNING, event, words)
-        await self._write_raw(record, new)
-        return True
 
     def _publish(self, record: JobRecord, observed: Observation) -> bool:
         """Publish directives from the persisted status. Return False if agents already have this version, or if a
@@ -405,11 +348,6 @@ class Reconciler:
             await self._cluster.delete(JOB, record.key.namespace, record.key.name, uid=record.uid)
         log.info("%s: deleted the job: ttlSecondsAfterFinished is over", record.key)
         self._jobs.removed(record.key, record.uid)
-
-
-def _rests(phase: JobPhase) -> bool:
-    """Return whether no pods are created in this phase."""
-    return phase.finished or phase in (JobPhase.SUSPENDED, JobPhase.HELD)
 
 
 def _sooner(a: float | None, b: float) -> float | None:

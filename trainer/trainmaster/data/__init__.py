@@ -2,8 +2,8 @@
 
 The batch of a step has `batch.global` slots. Slot s of a step that starts after `consumed` samples holds sample
 `consumed + s` of the endless sequence of epochs. So every world size sees the same samples, and one integer is enough
-to resume. Positions that are left out (`skips`) are passed over. The import of this package imports neither torch nor
-numpy; `build` does.
+to resume. Positions that are left out (`skipped_samples`) are passed over. The import of this package imports neither
+torch nor numpy; `build` does.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmaster.contract.config import DataConfig, TrainingConfig
-from trainmaster.data import files, tokens
+from trainmaster.data import text_files, token_files
 from trainmaster.data.source import IGNORED, Batch, Source
 from trainmaster.data.source_options import LabelledOptions, TextOptions, TokenOptions, WindowOptions
 from trainmaster.errors import ConfigError, DataError, unknown
 from trainmaster.models import facts as facts_of
-from trainmaster.models.facts import Objective
+from trainmaster.models.model_facts import Objective
 from trainmaster.models.open_options import read
 
 if TYPE_CHECKING:
-    from trainmaster.data.labelled import Labelled
+    from trainmaster.data.labelled_samples import Labelled
 
 __all__ = ["IGNORED", "SOURCES", "Batch", "Source", "build", "check", "find", "objective", "validate"]
 
@@ -39,28 +39,28 @@ def validate(config: DataConfig) -> WindowOptions | LabelledOptions:
     return read(SOURCES[config.source], config.options, "data.options")
 
 
-def find(config: DataConfig) -> files.Text | tokens.Tokens | Labelled:
+def find(config: DataConfig) -> text_files.Text | token_files.Tokens | Labelled:
     """Return the data that samples are taken from. Raises ConfigError for the options, and DataError for missing
     data."""
     options = validate(config)
     if isinstance(options, LabelledOptions):
-        from trainmaster.data import labelled
+        from trainmaster.data import labelled_samples
 
-        return labelled.find(config.source, config.path)
+        return labelled_samples.find(config.source, config.path)
     if isinstance(options, TokenOptions):
-        return tokens.find(config.path, options)
+        return token_files.find(config.path, options)
     assert isinstance(options, TextOptions)
-    return files.find(config.path, options)
+    return text_files.find(config.path, options)
 
 
-def check(config: TrainingConfig, found: files.Text | tokens.Tokens | Labelled) -> int:
+def check(config: TrainingConfig, found: text_files.Text | token_files.Tokens | Labelled) -> int:
     """Return the number of windows of the data.
 
     Raises DataError if they do not fill a global batch, or if the model does not know the data's tokens.
     """
     model, global_batch = facts_of(config.model), config.batch.global_
     masked = objective(config) == "MaskedTokens"
-    if not isinstance(found, files.Text | tokens.Tokens):
+    if not isinstance(found, text_files.Text | token_files.Tokens):
         if len(found.inputs) < global_batch:
             raise DataError(
                 f"data.path: {found.path} holds {len(found.inputs)} samples; one batch takes {global_batch}"
@@ -105,18 +105,18 @@ def build(config: TrainingConfig) -> Source:
     asked = objective(config)
     options, model, found = validate(config.data), facts_of(config.model), find(config.data)
     samples = check(config, found)
-    if not isinstance(found, files.Text | tokens.Tokens):
-        from trainmaster.data.labelled import LabelledSource
+    if not isinstance(found, text_files.Text | token_files.Tokens):
+        from trainmaster.data.labelled_samples import LabelledSource
 
         return LabelledSource(config.data.source, found, config.seed)
     assert isinstance(options, WindowOptions)
     shard = max(1, options.shard // model.context)
     windows = config.data.source, found, samples, model.context, model.vocabulary, shard, config.seed
     if asked == "MaskedTokens":
-        from trainmaster.data.masked import MaskedSource
+        from trainmaster.data.masked_windows import MaskedSource
 
         assert model.mask_token is not None
         return MaskedSource(*windows, model.mask_token, found.alphabet or model.vocabulary)
-    from trainmaster.data.windows import WindowSource
+    from trainmaster.data.token_windows import WindowSource
 
     return WindowSource(*windows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from trainmaster.data.skips import Skips
+from trainmaster.data.skipped_samples import Skips
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainmaster.models.facts import Objective
+from trainmaster.models.model_facts import Objective
 from trainmaster.models.open_options import Options
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainmaster.contract.wire.temporary import replace
+from trainmaster.contract.wire.atomic_replace import replace
 
 
 def write(path: Path, text: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trainmaster.contract.wire.codes import Cause, ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 
 _XIDS = (48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143, 145, 149)
 """The numbers of the driver's faults that come from the device itself: ECC (48, 64, 94, 95, 140), NVLink (74, 145,

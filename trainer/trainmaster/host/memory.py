@@ -78,6 +78,7 @@ class Cgroup:
             return None
 
 
+_OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 _V1 = ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file")
 _V2 = ("memory.current", "memory.max", "inactive_file")
 
@@ -129,3 +130,16 @@ def folders(process: Path, kind: str, option: str) -> list[Path]:
         around = [folder, *folder.parents]
         return around[: around.index(Path(point)) + 1]
     return []
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel's out-of-memory killer has killed in this container (cgroup v2 or v1)."""
+    for place in _OOM_COUNTS:
+        try:
+            with open(place) as file:
+                for line in file:
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+        except (OSError, ValueError):
+            continue
+    return 0

@@ -10,7 +10,7 @@ OWN_FOLDERS = tuple(os.path.join(_PACKAGE, room) + os.sep for room in ("agent", 
 
 
 def code_of_call(module: str, function: str) -> str:
-    """Return Python code for `-c` that calls a function of `module`, a full name such as trainmaster.rank.script.
+    """Return Python code for `-c` that calls a function of `module`, a full name such as trainmaster.host.pinning.
 
     The code finds the package wherever it lies, and leaves `sys.path` as it was.
     """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.config import LoggersConfig
-from trainmaster.loggers.feed import Point, Say, Target
+from trainmaster.loggers.logger_queue import Point, Say, Target
 from trainmaster.loggers.mlflow import Mlflow
 from trainmaster.loggers.tensorboard import TensorBoard
 

@@ -21,7 +21,7 @@ from trainmaster.contract.config import MlflowConfig
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
 from trainmaster.host import atomic_write
-from trainmaster.loggers.feed import Feed, Point, Say
+from trainmaster.loggers.logger_queue import Feed, Point, Say
 
 KEY_TAG = "trainmaster.run"
 FILE = "mlflow.json"

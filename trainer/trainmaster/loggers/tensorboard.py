@@ -8,7 +8,7 @@ from typing import Any
 
 from trainmaster.contract.config import TensorBoardConfig
 from trainmaster.errors import ConfigError
-from trainmaster.loggers.feed import Feed, Point, Say
+from trainmaster.loggers.logger_queue import Feed, Point, Say
 
 
 class TensorBoard:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.contract.config import ModelConfig
 from trainmaster.errors import ConfigError, unknown
-from trainmaster.models import own
-from trainmaster.models.facts import Facts
+from trainmaster.models import user_model
+from trainmaster.models.model_facts import Facts
 from trainmaster.models.model_options import BertOptions, CNNOptions, GPTOptions, LlamaOptions, ModelOptions, MoEOptions
 from trainmaster.models.open_options import read
 
@@ -33,9 +33,9 @@ def validate(config: ModelConfig) -> ModelOptions:
 
     For a user's own model, only what is known without importing it is checked.
     """
-    if own.is_own(config.name):
-        own.check_name(config.name)
-        return read(own.OwnOptions, config.options, "model.options")
+    if user_model.is_own(config.name):
+        user_model.check_name(config.name)
+        return read(user_model.OwnOptions, config.options, "model.options")
     if config.name not in MODELS:
         raise ConfigError(unknown("model.name", config.name, MODELS))
     return read(MODELS[config.name], config.options, "model.options")
@@ -57,7 +57,7 @@ def check_same(saved: Mapping[str, Any], config: ModelConfig, checkpoint: str) -
     if saved.get("name") != config.name:
         name = saved.get("name")
         raise ConfigError(f"model.name: is {config.name}, but {checkpoint} was made with {name}; {name} would be right")
-    if own.is_own(config.name):
+    if user_model.is_own(config.name):
         return  # only the model knows which options its weights depend on; a shape that differs is refused on loading
     had, made = {**options.later, **saved.get("options", {})}, f"but {checkpoint} was made with"
     differ = {
@@ -79,8 +79,8 @@ def build(config: ModelConfig, seed: int, device: Any = None) -> nn.Module:
     Raises ConfigError.
     """
     options = validate(config)
-    if isinstance(options, own.OwnOptions):
-        model = own.module(config.name, options, seed)
+    if isinstance(options, user_model.OwnOptions):
+        model = user_model.module(config.name, options, seed)
     else:
         from trainmaster.models.initialization import initialize
 

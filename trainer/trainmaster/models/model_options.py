@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 
 from trainmaster.contract.config import divisors
-from trainmaster.models.facts import Facts
+from trainmaster.models.model_facts import Facts
 from trainmaster.models.open_options import Options
 
 

@@ -1,8 +1,7 @@
-"""Optimizers, and their learning rate as a pure function of the step."""
+"""Optimizers over the shards of a rank: AdamW, SGD and Muon, with their groups of parameters."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -93,14 +92,3 @@ def _build(
             groups, matrices, config.momentum_or_default, dtype, lr=config.lr, betas=config.betas, eps=config.eps
         )
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-
-
-def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
-    """Return the learning rate of a step from 1 to `steps`: linear warm-up, then a cosine to minLrRatio, or
-    constant."""
-    if step <= config.warmupSteps:
-        return config.lr * step / config.warmupSteps
-    if config.schedule == "Constant":
-        return config.lr
-    done = (step - config.warmupSteps) / max(1, steps - config.warmupSteps)
-    return config.lr * (config.minLrRatio + (1 - config.minLrRatio) * 0.5 * (1 + math.cos(math.pi * done)))

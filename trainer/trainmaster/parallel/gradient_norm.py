@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from trainmaster.parallel.replicas import Replicas
+from trainmaster.parallel.gradient_buckets import Replicas
 
 
 def local_gradients(model: nn.Module) -> list[Tensor]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from trainmaster.parallel.gradient_buckets import Replicas
 from trainmaster.parallel.mesh import Mesh
-from trainmaster.parallel.replicas import Replicas
 
 if TYPE_CHECKING:
-    from trainmaster.reduce.reducer import Reducer
+    from trainmaster.reduce.compressed_reducer import Reducer
 
 
 def sum_gradients(model: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 Axes, outermost first (the innermost axis gets neighbouring ranks, which communicate most):
 
-    island        worlds that train alone and exchange parameters at intervals (see `reduce.outer`)
+    island        worlds that train alone and exchange parameters at intervals (see `reduce.diloco_islands`)
     pp            stages of a pipeline
     dpReplicate   replicas of the (sharded) model
     dpShard       shards of parameters, gradients and optimizer state

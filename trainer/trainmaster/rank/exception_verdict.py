@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainmaster.contract.wire import channel as wire
-from trainmaster.contract.wire.codes import Cause
+from trainmaster.contract.wire.causes_and_exit_codes import Cause
 from trainmaster.errors import ConfigError, DataError, Diverged, TrainmasterError
 from trainmaster.host.failure_signatures import cause_of, code_of, is_cascade
 from trainmaster.rank.reporter import Reporter

@@ -23,7 +23,7 @@ def main() -> None:
     for name in ("TRAINMASTER_PROGRESS_FD", "TRAINMASTER_CHANNEL_FD"):
         if name in os.environ:
             os.set_inheritable(int(os.environ[name]), False)
-    from trainmaster.rank import injection, script
+    from trainmaster.rank import executed_rank_observation, script_runner
 
-    injection.claim()
-    sys.exit(script.run(entry))
+    executed_rank_observation.claim()
+    sys.exit(script_runner.run(entry))

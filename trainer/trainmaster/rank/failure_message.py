@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from trainmaster.contract.wire import channel, environment
-from trainmaster.contract.wire.codes import Cause, ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 
 
 def tell(cause: Cause, message: str, traceback: str, *, cascade: bool = False, step: int = 0) -> None:

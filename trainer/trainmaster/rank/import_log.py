@@ -19,7 +19,7 @@ from functools import cache
 from importlib.machinery import ModuleSpec
 from typing import Any, Protocol
 
-from trainmaster.rank import environment_prefixes
+from trainmaster.rank import variables_read_after_import
 
 AT_LOAD = ("torch", "numpy", "torch.distributed")
 """Modules that a zygote has imported before it knows what a script does to its environment."""
@@ -108,7 +108,7 @@ class ImportLog:
         stack = self._stack()
         self._look(stack)
         if spec.name in AT_LOAD and not all(
-            name.startswith(environment_prefixes.NOT_BY_TORCH) for name in self.changed_by_script
+            name.startswith(variables_read_after_import.NOT_BY_TORCH) for name in self.changed_by_script
         ):
             self.forkable = False
         if not stack:
@@ -157,7 +157,9 @@ class ImportLog:
         if stack and stack[-1].learnable:
             self.variables |= changes
         else:
-            self.changed_by_script |= {name for name in changes if not name.startswith(environment_prefixes.READ_LATER)}
+            self.changed_by_script |= {
+                name for name in changes if not name.startswith(variables_read_after_import.READ_LATER)
+            }
         self._environment = now.copy()
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import TrainmasterError
 
 

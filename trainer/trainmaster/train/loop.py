@@ -4,61 +4,59 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from trainmaster import data, models, parallel
-from trainmaster.checkpoint.state import islands
+from trainmaster.checkpoint.state import island_names
+from trainmaster.checkpoint.state.checkpoint_session import Session
 from trainmaster.checkpoint.state.digest_log import Probe
 from trainmaster.checkpoint.state.resume import Resume
-from trainmaster.checkpoint.state.session import Session
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.contract.samples import unit_of
+from trainmaster.contract.sample_unit import unit_of
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.contract.wire.progress_record import Phase
-from trainmaster.data import cursor
-from trainmaster.data.prefetch import Prefetch
-from trainmaster.data.skips import Skips
-from trainmaster.errors import ConfigError, Diverged
-from trainmaster.host import allocator, atomic_write
+from trainmaster.data import data_position
+from trainmaster.data.skipped_samples import Skips
+from trainmaster.errors import ConfigError
+from trainmaster.host import allocator
 from trainmaster.loggers import Loggers
-from trainmaster.models import layout
-from trainmaster.optim import optimizer
+from trainmaster.models import allowed_parallelism
+from trainmaster.optim import learning_rate, optimizer
 from trainmaster.parallel.blocks import precision
 from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.rank import exception_verdict, injected_faults
-from trainmaster.rank.metrics_writer import finite
 from trainmaster.rank.reporter import Reporter
-from trainmaster.reduce.outer import Outer
-from trainmaster.tools.profiling import Profiler
-from trainmaster.train import determinism, microbatch
+from trainmaster.reduce.diloco_islands import Outer
+from trainmaster.tools.profiling.profiler import Profiler
+from trainmaster.train import auto_micro_batch, determinism
+from trainmaster.train.async_transfer import Reading, to_device
+from trainmaster.train.final_result import write_final_result
+from trainmaster.train.manifest_fields import manifest_fields
 from trainmaster.train.measures import memory_report
-from trainmaster.train.measures.divergence import Divergence
 from trainmaster.train.measures.evaluation import Evaluation
 from trainmaster.train.measures.gradient_noise_scale import NoiseScale
+from trainmaster.train.measures.mfu import Utilization
 from trainmaster.train.measures.step_log import StepLog
-from trainmaster.train.measures.utilization import Utilization
+from trainmaster.train.passed_config import read_config
 from trainmaster.train.process_group import World
 from trainmaster.train.rescue import Rescue
 from trainmaster.train.roll_forward import LastSums
+from trainmaster.train.save_after_failure import save_after_failure
+from trainmaster.train.scheduled_evaluations import ScheduledEvaluations
+from trainmaster.train.step_gradients import StepGradients
+from trainmaster.train.step_numbers import StepNumbers
 from trainmaster.train.step_record import Prepared, StepRecord
-from trainmaster.train.stop import stop_binds
-from trainmaster.train.transfer import Reading, to_device
+from trainmaster.train.stop_request import stop_binds
 
 LAST_WRITE_LIMIT_S = 10.0
 
@@ -71,16 +69,10 @@ class Training:
         self.step = 0  # completed: the boundary that the parameters and the optimizer stand at
         self.first = 1  # step of this round
         self.consumed = 0  # samples
-        self.own_tokens = 0  # tokens that this rank counts in the current step
-        self.last_loss = math.nan
-        self.numbers: dict[str, Any] = {}  # metrics of the newest step whose numbers have arrived
-        self.under_way: list[StepRecord] = []
         self.step_s = 0.0  # what the last step took, without saving to memory
-        self.divergence = Divergence(config.divergence)
         self.prepared: Prepared | None = None  # until the optimizer has run
-        self.spoiled: int | None = None  # the step that diverged: nothing from it on is worth saving
-        self.rescue = Rescue(reporter, self._save_in_need)
-        self._config_sha256 = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
+        self.rescue = Rescue(reporter, lambda: save_after_failure(self))
+        self.config_sha256 = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
 
         determinism.enforce(config)
         reporter.phase(Phase.RENDEZVOUS)
@@ -105,24 +97,22 @@ class Training:
         reporter.phase(Phase.BUILD)
         try:
             self.degrees = config.parallelism.resolve(world.size)
-            layout.validate(config)
-            config, words = microbatch.settle(config, world, beside and beside / "micro.json")
+            allowed_parallelism.validate(config)
+            config, words = auto_micro_batch.settle(config, world, beside and beside / "micro.json")
             divisor = int(os.environ.get(environment.MICRO_DIVISOR) or 1)
             self.micro, self.accumulation = config.accumulation(world.size, divisor)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         self.log.print_note(words)
         self.noise = NoiseScale.of(config, self.degrees, self.micro, self.accumulation)
-        self.first_squared: Tensor | None = None  # squared norm of the first micro-batch's gradient, if asked for
         self.source = data.build(config)
-        self.prefetch = Prefetch(self.source)
-        self.evaluation: Evaluation | None = None
+        evaluation: Evaluation | None = None
         if config.evaluation is not None:
             # A pipeline computes as many sequences as in a step, and only so.
             rows = self.micro * (self.accumulation if self.degrees.get("pp", 1) > 1 else 1)
-            self.evaluation = Evaluation(config, config.evaluation, rows)
+            evaluation = Evaluation(config, config.evaluation, rows)
         self._no_costs = torch.zeros(4, dtype=torch.float64, device=world.device)
-        self._described = models.described(config.model)
+        self.described = models.described(config.model)
         model = models.build(config.model, config.seed, world.device)
         facts = models.facts(config.model)
         if world.rank == 0:
@@ -139,6 +129,30 @@ class Training:
         self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer, config.precision)
         self.activations = memory_report.Activations(self.model)
         self.scale = precision.LossScale(config.precision, world.device)
+        self.gradients = StepGradients(
+            config, self.parallel, self.source, self.scale, self.activations, self.noise, self.micro, self.accumulation
+        )
+        self.evaluations = ScheduledEvaluations(
+            evaluation,
+            self.parallel,
+            self.world.device,
+            reporter,
+            self.log,
+            self.loggers,
+            outer=self.outer,
+            rescue=self.rescue,
+            keep_best=config.checkpoint.keepBest,
+        )
+        self.numbers = StepNumbers(
+            config,
+            reporter,
+            self.log,
+            self.loggers,
+            self.profiler,
+            self.noise,
+            sends=self.reducer or self.outer,
+            samples_of=self._samples_of,
+        )
         self.session = Session(
             directory,
             self._objects(),
@@ -153,7 +167,7 @@ class Training:
     def _objects(self) -> dict[str, Any]:
         """Return the objects that checkpoints hold, by name."""
         if self.outer is not None:
-            own = islands.prefix(self.parallel.mesh.coordinate("island"))
+            own = island_names.prefix(self.parallel.mesh.coordinate("island"))
             return {
                 "model": self.outer.parameters,
                 "outer.momentum": self.outer.momentum,
@@ -169,16 +183,16 @@ class Training:
         self.loggers.begin(found.manifest.step if found is not None else 0)
         if found is not None:
             self.step = found.manifest.step
-            self.consumed = cursor.read(self.source, found.manifest.data, f"checkpoint {found.path}")
-            self.divergence.resume(found.manifest.losses, found.manifest.norms)
+            self.consumed = data_position.read(self.source, found.manifest.data, f"checkpoint {found.path}")
+            self.numbers.divergence.resume(found.manifest.losses, found.manifest.norms)
             self.scale.load(found.manifest.scaler)
             if self.noise is not None:
                 self.noise.load(found.manifest.noise)
-            self._write_down(found.manifest.numbers)
-            if self.evaluation is not None:
-                self.evaluation.scores.load(found.manifest.evaluation)
-                if self.evaluation.scores.step == self.step:
-                    self._tell_evaluation()  # rank 0 may not have come to it
+            self.numbers.write_restored(self.step, found.manifest.numbers)
+            if (scores := self.evaluations.scores) is not None:
+                scores.load(found.manifest.evaluation)
+                if scores.step == self.step:
+                    self.evaluations.report()  # rank 0 may not have come to it
             self.log.resumed(self.step, found.path, found.tier)
         asked = json.loads(os.environ.get(environment.SKIPPED) or "[]")
         before = found.manifest.data.get("skipped", []) if found is not None else []
@@ -194,7 +208,7 @@ class Training:
         self.reporter.phase(Phase.STEP)
         self.session.boundary()
         # Memory may have a step from before its evaluation, or the end of the run, which storage hasn't.
-        if self._evaluate() or (self._over() and self.session.from_memory):
+        if self.evaluations.evaluate(self.step, self.numbers) or (self._over() and self.session.from_memory):
             self.save()
         if self.session.ram is not None and self.world.device.type == "cpu":
             self.rescue.watch()
@@ -208,7 +222,7 @@ class Training:
             probe.note(self.step, "after")
             if self.step == first:
                 self.world.shorten_timeouts()
-            best = self._evaluate()
+            best = self.evaluations.evaluate(self.step, self.numbers)
             if best or self.step % every == 0 or self._over():
                 self.save()
                 probe.saved(self.session.drain)
@@ -225,7 +239,8 @@ class Training:
         step = self.step + 1
         if self.outer is not None:
             self.outer.begin(step)
-        loss, tokens, own_tokens = self._forward_backward()
+        is_first = self.step < self.first
+        loss, tokens, own_tokens = self.gradients.compute(step, self.consumed, self.world.device, is_first=is_first)
         if self.outer is not None:
             self.outer.wait()
         self.session.settle()
@@ -245,23 +260,24 @@ class Training:
             everywhere = squared.clone()
             all_reduce_(everywhere)
             self.optimizer.orthogonalize(self._factor(self.scale.unscaled(everywhere[self.island].sqrt())))
-        first = self.first_squared if self.first_squared is not None else squared.new_zeros(())
+        first = self.gradients.first_squared
+        first = first if first is not None else squared.new_zeros(())
         totals = torch.cat([loss.double().reshape(1), costs, first.double().reshape(1), squared])
         self.prepared = Prepared(step, tokens, own_tokens, began)
         all_reduce_(totals)
         self.sums.passed(step, totals)
         with self.rescue.frozen:
-            self._complete(self.prepared, totals)
+            self.complete(self.prepared, totals)
             if due:
                 save_s, step_s, not_copied = totals[1:4].tolist()
                 if not not_copied:
                     # What resumes from memory writes down this step's numbers, if this process didn't come to it. A
                     # device's copy into host memory waits for the step anyway.
-                    self._settle(wait=True)
-                    self.session.remember(step, self._common())
+                    self.numbers.settle(wait=True)
+                    self.session.remember(step, manifest_fields(self))
                     self.session.interval.saved(step, save_s, step_s)
 
-    def _complete(self, prepared: Prepared, totals: Tensor) -> None:
+    def complete(self, prepared: Prepared, totals: Tensor) -> None:
         """Apply the gradients of a step, with the sums of its last all-reduce. It needs no other rank."""
         step, config = prepared.step, self.config
         norms = totals[6:].sqrt()
@@ -270,13 +286,13 @@ class Training:
         factor = self._factor(norm)
         if factor is not None:
             parallel.scale_gradients_(self.model, factor)
-        rate = optimizer.learning_rate(step, config.steps, config.optimizer)
+        rate = learning_rate.learning_rate(step, config.steps, config.optimizer)
         largest = self.scale.unscaled(norms.max())
         first = self.scale.unscaled(totals[5].sqrt())
         told = [totals[0], largest, totals[4], first, *([self.scale.value.double()] if self.scale.on else [])]
         record = StepRecord(step, Reading(torch.stack(told)), prepared.tokens, prepared.own_tokens, rate)
         if record.reading.arrived():
-            self._check_sound(record)
+            self.numbers.check_sound(record)
 
         self.rescue.mutating = True
         self.optimizer.step(rate, dropped)
@@ -290,7 +306,7 @@ class Training:
         self.rescue.mutating = False
 
         self.step_s = time.monotonic() - prepared.began
-        self._publish(record, self.step_s)
+        self.numbers.publish(record, self.step_s)
         self.session.boundary()
 
     def _factor(self, norm: Tensor) -> Tensor | None:
@@ -301,47 +317,22 @@ class Training:
             return self.scale.unscaled(factor)
         return 1 / self.scale.value if self.scale.on else None
 
+    def _samples_of(self, step: int) -> tuple[int, int]:
+        """Return the samples of a step of this round, as positions [first, end) in the order of the data."""
+        count = self.config.batch.global_
+        start, skips = self.consumed - (self.step - step + 1) * count, self.source.skips
+        return skips.position(start), skips.position(start + count - 1) + 1
+
     def _over(self) -> bool:
+        scores = self.evaluations.scores
         # Beyond its steps when they were lowered after a checkpoint.
-        return self.step >= self.config.steps or (self.evaluation is not None and self.evaluation.scores.stops)
-
-    def _evaluate(self) -> bool:
-        """Evaluate the last completed step if it is due. Return True if it is to be saved as the best step so far."""
-        evaluation = self.evaluation
-        if evaluation is None or not evaluation.due(self.step):
-            return False
-        self._settle(wait=True)
-        self.reporter.phase(Phase.EVAL)
-        with self._shown():
-            loss = evaluation.loss(self.parallel, self.world.device, self.reporter.beat)
-        is_best = evaluation.scores.add(self.step, loss)
-        self._tell_evaluation()
-        self.reporter.phase(Phase.STEP)
-        return is_best and self.config.checkpoint.keepBest
-
-    @contextmanager
-    def _shown(self) -> Iterator[None]:
-        """A context in which the model has the parameters that a user will get."""
-        if self.outer is None:
-            yield
-            return
-        self.rescue.mutating = True
-        with self.outer.shown():
-            yield
-        self.rescue.mutating = False
-
-    def _tell_evaluation(self) -> None:
-        assert self.evaluation is not None
-        scores = self.evaluation.scores
-        self.log.evaluation(scores)
-        self.reporter.metrics(round=self.reporter.round, step=scores.step, evaluation_loss=scores.loss)
-        self.loggers.evaluation(scores.step, scores.loss)
+        return self.step >= self.config.steps or (scores is not None and scores.stops)
 
     def save(self) -> None:
         """Start a checkpoint of the last completed step. Raises Diverged instead if the step's numbers are not
         finite."""
-        self._settle(wait=True)
-        self.session.save(self.step, self._common(), beside=True)
+        self.numbers.settle(wait=True)
+        self.session.save(self.step, manifest_fields(self), beside=True)
 
     def memory(self) -> str:
         """Return a sentence that says what takes this rank's memory, for when it is exhausted."""
@@ -354,161 +345,6 @@ class Training:
         self.rescue.park()
         self.session.drain(LAST_WRITE_LIMIT_S)
 
-    def _save_in_need(self) -> int | None:
-        """Save the last completed step, and then the next one, if any rank has the sums that this rank lacks."""
-        prepared = self.prepared
-        # While another thread than the main one saves, that may still be in the last all-reduce, and get through.
-        raised = threading.current_thread() is threading.main_thread()
-        self.sums.tell(last_word=prepared is None or raised)
-        saved = self._save_last()
-        if prepared is not None:
-            sums = self.sums.ask(prepared.step)
-            self.sums.tell(last_word=True)
-            if sums is not None:
-                self._complete(prepared, sums)
-                saved = self._save_last() or saved
-        return saved
-
-    def _save_last(self) -> int | None:
-        if self.spoiled is not None and self.step >= self.spoiled:
-            return None
-        if not all(record.finite() for record in [*self.under_way]):
-            return None
-        return self.session.rescue(self.step, self._common())
-
-    def _common(self) -> dict[str, Any]:
-        return {
-            "mesh": self.degrees,
-            "data": cursor.write(self.source, self.consumed),
-            "rng": {"kind": "keyed", "seed": self.config.seed},
-            "batch": {
-                "global": self.config.batch.global_,
-                "micro": self.micro,
-                "accumulation": self.accumulation,
-            },
-            "numbers": self.numbers if self.numbers.get("step") == self.step else {},
-            "losses": self.divergence.losses(),
-            "norms": self.divergence.norms(),
-            "model": self._described,
-            "optimizer": self.config.optimizer.name,
-            "config_sha256": self._config_sha256,
-            **({"scaler": self.scale.state()} if self.scale.on else {}),
-            **({"evaluation": self.evaluation.scores.state()} if self.evaluation is not None else {}),
-            **({"noise": self.noise.state()} if self.noise is not None else {}),
-        }
-
-    def _forward_backward(self) -> tuple[Tensor, int, int]:
-        """Compute the gradients of a step, which are then sums over the ranks of an island.
-
-        Return (this rank's summand of the step's loss, valid tokens of the whole step, tokens that this rank counts).
-        """
-        count = self.config.batch.global_
-        tokens = share = self.source.valid_tokens(self.consumed, count)
-        if self.outer is not None:
-            count //= self.parallel.mesh.degree("island")
-            share = max(1, self.source.valid_tokens(self.consumed + self.island * count, count))
-        self.own_tokens = 0
-        divisor = self.scale.scaled(share)
-        self.parallel.rng.begin(self.config.seed, self.step + 1, self._slots())
-        # In the first step alone: all others keep the same.
-        counted = nullcontext() if self.step >= self.first else self.activations.counted()
-        with counted:
-            total = self.parallel.forward_backward(self._micro_batches(), self.accumulation, divisor)
-        loss = self.scale.unscaled(total)
-        return loss if share == tokens else loss * (share / tokens), tokens, self.own_tokens
-
-    def _slots(self) -> range:
-        """Return the positions in the batch of the first sequence of each of this rank's micro-batches."""
-        share = self.micro * self.accumulation
-        first = self.parallel.mesh.data_rank * share
-        return range(first, first + share, self.micro)
-
-    def _micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's part of the step's samples as (tokens, targets) on its device."""
-        device, mesh = self.world.device, self.parallel.mesh
-        slots = [range(first, first + self.micro) for first in self._slots()]
-        asked, self.first_squared = self.noise is not None and self.noise.due(self.step + 1), None
-        batches = self.prefetch.batches(self.consumed, slots, self.consumed + self.config.batch.global_)
-        for index, batch in enumerate(batches):
-            if asked and index == 1:
-                # The first one's backward pass is over, and no other has begun.
-                self.first_squared = parallel.gradient_norm_squared(self.model)
-            inputs, targets = self.parallel.own(batch.inputs), self.parallel.own(batch.targets)
-            if mesh.counts_tokens:
-                whole = targets.shape == batch.targets.shape
-                self.own_tokens += batch.valid_tokens if whole else int((targets != data.IGNORED).sum())
-            yield to_device(inputs, device), to_device(targets, device)
-
-    def _publish(self, record: StepRecord, seconds: float) -> None:
-        self.under_way.append(replace(record, seconds=seconds))
-        self._settle(wait=False)
-        self.reporter.stepped(record.step, record.own_tokens)
-
-    def _settle(self, wait: bool) -> None:
-        """Publish the numbers that have arrived, or, with `wait`, all numbers. Only the newest step may stay
-        unpublished."""
-        while self.under_way and (wait or len(self.under_way) > 1 or self.under_way[0].reading.arrived()):
-            record = self.under_way.pop(0)
-            self._check_sound(record)
-            self.profiler.granted(record.step, record.to_record())
-            loss, norm, besides = record.numbers()
-            self.last_loss = loss
-            self.reporter.loss(record.step, loss)
-            self.log.step(record.step, loss, record.tokens, record.seconds)
-            utilization = self.log.utilization.numbers(record.seconds) if self.log.utilization is not None else {}
-            self.reporter.progress.mfu = utilization.get("mfu", 0.0)
-            self.numbers = {
-                "step": record.step,
-                "loss": loss,
-                "tokens": record.tokens,
-                "seconds": round(record.seconds, 6),
-                "lr": record.rate,
-                "grad_norm": norm,
-                **besides,
-                **self._sent(),
-                **self._noise(record, norm),
-                **utilization,
-            }
-            self.reporter.metrics(round=self.reporter.round, **self.numbers)
-            self.loggers.step(self.numbers)
-
-    def _sent(self) -> dict[str, int]:
-        """Return the bytes that a step sends, if gradients are compressed or there are islands, else {}."""
-        source = self.reducer or self.outer
-        if source is None:
-            return {}
-        sent, plain = source.sent
-        return {"gradient_bytes": sent, "gradient_bytes_uncompressed": plain}
-
-    def _noise(self, record: StepRecord, norm: float) -> dict[str, float]:
-        """Return the gradient noise scale in steps that have an estimate, else {}."""
-        first = record.first_norm()
-        if self.noise is None or not first:
-            return {}
-        # As the mean of its own sequences: it was made as a part of the whole batch's.
-        self.noise.add((first * self.noise.large / self.noise.small) ** 2, norm**2)
-        value = self.noise.value
-        return {} if value is None else {"noise_scale": value}
-
-    def _check_sound(self, record: StepRecord) -> None:
-        loss, norm, besides = record.numbers()
-        finding = self.divergence.finding(record.step, loss, norm) or precision.exhausted(record.step, besides)
-        if finding:
-            self.spoiled = record.step
-            count = self.config.batch.global_
-            start = self.consumed - (self.step - record.step + 1) * count
-            skips = self.source.skips
-            raise Diverged(finding, samples=(skips.position(start), skips.position(start + count - 1) + 1))
-
-    def _write_down(self, numbers: dict[str, Any]) -> None:
-        """Write the numbers of the step that was restored, if rank 0 had not written them before the failure."""
-        if numbers.get("step") != self.step:
-            return
-        self.numbers, self.last_loss = numbers, numbers["loss"]
-        if self.reporter.last_step_written() < self.step:
-            self.reporter.metrics(round=self.reporter.round, **numbers)
-            self.loggers.step(numbers)
-
     def _leave(self) -> int:
         """Stop on request: save the step when all ranks have reached it. Another world continues from it."""
         self.save()
@@ -520,32 +356,16 @@ class Training:
         return ExitCode.SAVED
 
     def _finish(self) -> None:
-        self._settle(wait=True)
+        self.numbers.settle(wait=True)
         self.log.print_note(self.noise.words() if self.noise is not None else "")
         self.reporter.phase(Phase.DRAIN)
         digest = self.session.digest()
         self.session.finish()
-        if self.world.rank == 0 and self.reporter.output is not None:
-            final = {"step": self.step, "round": self.reporter.round, "loss": finite(self.last_loss), "digest": digest}
-            try:
-                atomic_write.write(self.reporter.output / "final.json", json.dumps(final) + "\n")
-            except OSError as error:  # the steps are done, and whether the last one is saved is told elsewhere
-                self.reporter.event("FinalNotWritten", f"final.json is missing: {error}")
+        if self.world.rank == 0:
+            write_final_result(self.reporter, self.step, self.numbers.last_loss, digest)
         self.loggers.close(LAST_WRITE_LIMIT_S, finished=True)
         dist.destroy_process_group()
         self.reporter.phase(Phase.DONE)
-
-
-def read_config() -> TrainingConfig:
-    """Return the config that the agent passes. Raises ConfigError with all problems at once."""
-    raw = os.environ.get(environment.CONFIG)
-    if not raw:
-        raise ConfigError(f"{environment.CONFIG} is not set: an agent sets it, or set it to the config of a training")
-    try:
-        return TrainingConfig.model_validate_json(raw)
-    except ValidationError as error:
-        problems = [f"training.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise ConfigError("; ".join(problems)) from None
 
 
 def main() -> NoReturn:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.train.transfer import Reading
+from trainmaster.train.async_transfer import Reading
 
 
 @dataclass(frozen=True)

@@ -26,21 +26,21 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainmaster.checkpoint.state.capture import is_sharded
+from trainmaster.checkpoint.state.checkpoint_session import Session
 from trainmaster.checkpoint.state.digest_log import Probe
 from trainmaster.checkpoint.state.resume import Resume
-from trainmaster.checkpoint.state.session import Session
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.contract.wire.progress_record import Phase
 from trainmaster.errors import ConfigError, NotSaved, TrainmasterError
 from trainmaster.rank import exception_verdict, injected_faults
 from trainmaster.rank.reporter import Reporter
 from trainmaster.train import reported_steps
+from trainmaster.train.async_transfer import Reading
 from trainmaster.train.process_group import shared_store
 from trainmaster.train.rescue import Rescue
-from trainmaster.train.stop import stop_binds
-from trainmaster.train.transfer import Reading
+from trainmaster.train.stop_request import stop_binds
 
 _GENERATORS = "random_generators"
 MEASURED_SAVES = 3

@@ -16,9 +16,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from trainmaster_operator.api.api_group import API_VERSION, JOB_KIND
 from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
-from trainmaster_operator.api.job import SHAPES, CheckpointSpec, DistributedTrainingJob, JobSpec
-from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
+from trainmaster_operator.api.job_spec import SHAPES, CheckpointSpec, DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.validation import (
     cross_field_rules,
     former_spelling,

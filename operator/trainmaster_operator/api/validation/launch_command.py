@@ -14,7 +14,7 @@ from trainmaster_operator.api.validation.cross_field_rules import Breach
 from trainmaster_operator.api.validation.problem import Path
 
 if TYPE_CHECKING:
-    from trainmaster_operator.api.job import JobSpec
+    from trainmaster_operator.api.job_spec import JobSpec
 
 COMMAND: Path = ("workers", "template", "spec", "containers", 0, "command")
 RESTART_COMMAND: Path = ("workers", "restartCommand")

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from trainmaster_operator.api.validation.cross_field_rules import Breach, Rule
 
 if TYPE_CHECKING:
-    from trainmaster_operator.api.job import JobSpec
+    from trainmaster_operator.api.job_spec import JobSpec
 
 Degrees = dict[str, int]
 Used = Callable[[Degrees], bool]

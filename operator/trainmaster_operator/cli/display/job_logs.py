@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import IO, Any
 
-from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cli.cluster_connection import Target, connected, find, one_line
 from trainmaster_operator.cli.container_logs import Line, Read, Source, in_order, parsed, source
 from trainmaster_operator.cli.display.rank_output import rank_of

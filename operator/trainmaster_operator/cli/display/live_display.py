@@ -15,20 +15,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trainmaster.contract.samples import unit_of
+from trainmaster.contract.sample_unit import unit_of
 from trainmaster_operator.cli.display import rank_rows, recovery_tables
+from trainmaster_operator.cli.display.number_words import clock, loss, rate, remaining, seconds
 from trainmaster_operator.cli.display.rank_output import LastWords
-from trainmaster_operator.cli.display.status_diff import (
-    News,
-    Tone,
-    clock,
-    cut,
-    loss,
-    rate,
-    reached,
-    remaining,
-    seconds,
-)
+from trainmaster_operator.cli.display.status_diff import News, Tone, cut, reached
 from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodRecord

@@ -9,8 +9,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainmaster.contract.wire.temporary import replace
-from trainmaster_operator.cli.display.status_diff import memory
+from trainmaster.contract.wire.atomic_replace import replace
+from trainmaster_operator.cli.display.number_words import memory
 
 LIMIT = 600  # Maximum number of samples.
 DEVICE, CONTAINER = "device", "container"

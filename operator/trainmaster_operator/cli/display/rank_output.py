@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from trainmaster_operator.api.meta import unpack_ranges
+from trainmaster_operator.api.compact_lists import unpack_ranges
 from trainmaster_operator.cli.display.status_diff import News
 from trainmaster_operator.cli.output_folder import LOGS
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState

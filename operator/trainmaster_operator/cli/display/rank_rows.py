@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trainmaster_operator.cli.display.status_diff import loss, memory, seconds
+from trainmaster_operator.cli.display.number_words import loss, memory, seconds
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 
 Rank = dict[str, Any]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmaster_operator.cli.display.status_diff import seconds
+from trainmaster_operator.cli.display.number_words import seconds
 from trainmaster_operator.planning.facts.job_state import Recovery, Rung
 
 PHASES = (

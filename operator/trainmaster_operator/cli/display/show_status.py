@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import ValidationError
 from rich.console import Console
 
-from trainmaster_operator.api.meta import GROUP
-from trainmaster_operator.api.recovery import BudgetSpec
+from trainmaster_operator.api.api_group import GROUP
+from trainmaster_operator.api.recovery_spec import BudgetSpec
 from trainmaster_operator.cli import disruption_budgets, output_folder
 from trainmaster_operator.cli.display import live_display, rank_output
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
@@ -23,7 +23,7 @@ from trainmaster_operator.cli.display.scenes import scene_of_job, scene_of_run
 from trainmaster_operator.cli.display.status_diff import described, reached
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.stored_state import state_of
-from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.failure import failure_budget
 from trainmaster_operator.planning.failure.failure_budget import LADDER
@@ -56,7 +56,7 @@ def _progress(scene: live_display.Scene, goes_on: bool) -> str:
     progress = scene.status.progress
     if scene.status.phase is JobPhase.PENDING and not progress.highestStep:
         return "no step yet"
-    if not (scene.total or progress.highestStep) or not step_count.is_known(scene.status):
+    if not (scene.total or progress.highestStep) or not script_step_count.is_known(scene.status):
         return reached(scene.status)
     if not goes_on:
         stands = progress.model_copy(update={"etaSeconds": None})

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cli import operator_presence
 from trainmaster_operator.cli.cluster_connection import Target, connected, find
 from trainmaster_operator.cli.display import live_display

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.api.api_group import GROUP
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli import run_or_job
 from trainmaster_operator.cli.cluster_connection import Target, connected, find
 from trainmaster_operator.cli.fault_injection import run_faults

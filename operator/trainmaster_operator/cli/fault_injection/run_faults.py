@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.job import DistributedTrainingJob, Framework, JobSpec
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework, JobSpec
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cli.this_machine import trainer_checks

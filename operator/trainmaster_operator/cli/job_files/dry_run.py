@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.api.validation import pod_fields
 from trainmaster_operator.cli.cluster_connection import Target, not_installed, one_line
 from trainmaster_operator.cli.job_files.job_document import Document, refuse

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.meta import JOB_KIND
+from trainmaster_operator.api.api_group import JOB_KIND
 from trainmaster_operator.api.validation import former_spelling
 from trainmaster_operator.api.validation.problem import shown
 from trainmaster_operator.cli.job_files import job_document
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.planning.lifecycle.migration import former_status
+from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import former_status
 
 _APPLIED = (
     r"kubectl get dtj {name} -o jsonpath='{{.metadata.annotations.kubectl\.kubernetes\.io/last-applied-configuration}}'"

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster.contract.config import ParallelismConfig, TrainingSpec
-from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec, WorkersSpec
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec, WorkersSpec
 from trainmaster_operator.api.validation import job_validation, launch_command, partial_model, pod_fields
 from trainmaster_operator.cli import kubeconfig
 from trainmaster_operator.cli.job_files.job_document import Document, in_namespace, load, refuse

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trainmaster_operator.cli.display.number_words import seconds
 from trainmaster_operator.cli.display.recovery_tables import Table
-from trainmaster_operator.cli.display.status_diff import seconds
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.lifecycle.goodput import CHECKPOINT, EVALUATION, OTHER, RESUME
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trainmaster_operator.cli.display.memory_track import MemoryTrack, Most
-from trainmaster_operator.cli.display.status_diff import memory, rate, seconds
+from trainmaster_operator.cli.display.number_words import memory, rate, seconds
 from trainmaster_operator.cli.report import html_page
 from trainmaster_operator.cli.report.html_page import Key
 from trainmaster_operator.cli.report.metrics_file import REPLACED, Metrics, continuity, thinned

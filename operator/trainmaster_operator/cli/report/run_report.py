@@ -9,12 +9,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from trainmaster.contract.samples import unit_of
-from trainmaster.contract.wire.temporary import replace
+from trainmaster.contract.sample_unit import unit_of
+from trainmaster.contract.wire.atomic_replace import replace
 from trainmaster_operator.cli import output_folder
 from trainmaster_operator.cli.display import recovery_tables
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
-from trainmaster_operator.cli.display.status_diff import loss, rate, seconds
+from trainmaster_operator.cli.display.number_words import loss, rate, seconds
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.report import goodput_table, html_page, report_curves, report_failure
 from trainmaster_operator.cli.report.guessing_loss import guessing_loss
@@ -23,10 +23,10 @@ from trainmaster_operator.cli.report.metrics_file import Metrics, read
 from trainmaster_operator.cli.report.report_failure import Printed
 from trainmaster_operator.cli.report.svg_chart import bars, colours
 from trainmaster_operator.cli.stored_state import state_of
-from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
-from trainmaster_operator.planning.facts.times import seconds_of
+from trainmaster_operator.planning.facts.timestamps import seconds_of
 
 _TONES = {
     JobPhase.SUCCEEDED: "good",
@@ -174,7 +174,7 @@ def _subtitle(spec: dict[str, Any], status: JobState) -> str:
 def _facts(status: JobState, metrics: Metrics, unit: str) -> Iterator[Fact]:
     progress = status.progress
     step = max(progress.step, metrics.steps[-1] if metrics.steps else 0)
-    if step_count.is_known(status):
+    if script_step_count.is_known(status):
         yield Fact("step", f"{step} / {progress.totalSteps}" if progress.totalSteps else str(step))
     else:
         yield Fact("steps since the last restart", str(step))

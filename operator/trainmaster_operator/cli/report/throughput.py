@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from trainmaster_operator.cli.report.metrics_file import Metrics, Points, thinned
 from trainmaster_operator.planning.facts.job_state import Recovery
-from trainmaster_operator.planning.facts.times import seconds_of
+from trainmaster_operator.planning.facts.timestamps import seconds_of
 
 WINDOWS = 150
 """Number of parts of the run for each of which the curve has one value, because single steps vary."""

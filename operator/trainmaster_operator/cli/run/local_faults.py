@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.wire import fault_protocol as wire
-from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cli.fault_injection.run_faults import Act, Fault
 from trainmaster_operator.cli.run import local_processes
 from trainmaster_operator.cluster.port import POD, NotFound, Object

@@ -25,7 +25,7 @@ import aiohttp
 from rich.console import Console
 
 from trainmaster.contract.wire import environment as names
-from trainmaster_operator.api.job import Framework
+from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.cli.display import live_display, rank_output
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
 from trainmaster_operator.cli.display.status_diff import News, OperatorBack, Tone, news

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli.output_folder import OutputFolder
 from trainmaster_operator.cli.this_machine.cuda_devices import DeviceLocks
 from trainmaster_operator.cli.this_machine.device_plan import DevicePlan

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainmaster_operator.api.job import DistributedTrainingJob, Framework
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework
 from trainmaster_operator.cli import output_folder
 from trainmaster_operator.cli.fault_injection import unfired_faults
 from trainmaster_operator.cli.job_files.validate_job import load_job

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.api.job import Framework, JobSpec
+from trainmaster_operator.api.job_spec import Framework, JobSpec
 from trainmaster_operator.planning.facts.job_state import JobState
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.launch.framework_packages import PACKAGES
-from trainmaster_operator.api.job import DistributedTrainingJob, Framework
-from trainmaster_operator.cli import output_folder
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework
+from trainmaster_operator.cli import output_folder, resumed_run
 from trainmaster_operator.cli.fault_injection import run_faults
 from trainmaster_operator.cli.job_files.validate_job import load_job
 from trainmaster_operator.cli.refusal import Refusal
@@ -71,12 +71,12 @@ def prepare(options: RunOptions) -> Prepared | str:
 
     before = output_folder.read_status(out)
     if before is not None and not options.fresh:
-        output_folder.check_same_job(out, before, job)
+        resumed_run.check_same_job(out, before, job)
         finished = state_of(before).phase is JobPhase.SUCCEEDED and not _longer(before, job)
         run_faults.refuse_what_is_over(options.faults, encoded_faults, before, finished=finished)
         if finished:
             return f"{out}: job {job.metadata.name} has succeeded already; --fresh runs it again from the first step"
-        output_folder.check_steps(out, before, job)
+        resumed_run.check_steps(out, before, job)
     resumes = before is not None and not options.fresh
     with ExitStack() as undo:
         control = undo.enter_context(_listen(options.port))
@@ -90,10 +90,10 @@ def prepare(options: RunOptions) -> Prepared | str:
         undo.pop_all()
     if before is not None and resumes:
         assert job.spec.checkpoint.directory is not None
-        last_round = output_folder.highest_round(Path(job.spec.checkpoint.directory))
-        resource = output_folder.resumed_resource(before, localized, last_round)
+        last_round = resumed_run.highest_round(Path(job.spec.checkpoint.directory))
+        resource = resumed_run.resumed_resource(before, localized, last_round)
     else:
-        resource = output_folder.first_resource(localized)
+        resource = resumed_run.first_resource(localized)
     return Prepared(
         job=job,
         resource=resource,

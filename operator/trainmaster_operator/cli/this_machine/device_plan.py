@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainmaster.contract.config import Device as Asked
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.api.validation.problem import Problem, shown
 from trainmaster_operator.cli.display.status_diff import News, Tone
 from trainmaster_operator.local.pod_devices import VISIBLE

@@ -52,7 +52,7 @@ def option_problems(training: Any) -> Iterator[Problem]:
 
 def layout_problems(training: TrainingSpec) -> Iterator[Problem]:
     """Yield parallelism and data that the model does not allow. `training` has valid options."""
-    layout = trainer("trainmaster.models.layout")
+    layout = trainer("trainmaster.models.allowed_parallelism")
     if layout is not None:
         yield from _problems(partial(layout.validate, training))
     data = trainer("trainmaster.data")
@@ -77,7 +77,7 @@ def data_problems(training: TrainingSpec, world_size: int) -> Iterator[Problem]:
     yield from _problems(lambda: data.check(training.at(world_size), data.find(training.data)))
     evaluation = training.evaluation
     if evaluation is not None:
-        heldout = importlib.import_module("trainmaster.data.heldout")
+        heldout = importlib.import_module("trainmaster.data.heldout_samples")
         yield from _problems(lambda: heldout.find(training, evaluation))
 
 

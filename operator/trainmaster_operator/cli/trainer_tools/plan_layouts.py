@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.config import TrainingSpec
-from trainmaster_operator.api.checkpoint_memory import bytes_of
+from trainmaster_operator.api.quantities import bytes_of
 from trainmaster_operator.cli.job_files.validate_job import load_training
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.this_machine import trainer_process

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.wire import profile_request
-from trainmaster_operator.api.job import Framework
+from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.cli import output_folder, run_or_job
 from trainmaster_operator.cli.cluster_connection import Target, connected, find
 from trainmaster_operator.cli.fault_injection.inject_fault import Exec, agent_of, newest_pods, slots_in_order

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainmaster_operator.planning.facts.job_state import Condition
 from trainmaster_operator.planning.facts.observation import EventType, JobState, PlannedEvent
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 
 RECOVERIES = 10
 """Number of recoveries that the status keeps."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from trainmaster.contract.wire import Cause, Recurrence, Verdict
 from trainmaster_operator.planning.facts.job_state import Failure, Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord, PodRecord
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 
 MESSAGE = 1024  # Maximum number of characters of a message that the status keeps.

@@ -6,7 +6,7 @@ from dataclasses import field
 from enum import Enum
 
 from trainmaster.contract.wire import Granted, RankReport, StoreAddress, Trained, UploadReport, Verdict
-from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.frozen_record import dataclass
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.facts.node_suspicion import Suspicion

@@ -7,8 +7,8 @@ training lasted as long as any rank showed signs of life. Impossible values from
 from __future__ import annotations
 
 from trainmaster.contract.wire import Trained
+from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.frozen_record import dataclass
-from trainmaster_operator.planning.facts.once import once
 from trainmaster_operator.planning.facts.view import View
 
 MOST_S = 1e9

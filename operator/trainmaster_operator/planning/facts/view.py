@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmaster.contract.wire import RankReport
-from trainmaster_operator.api.job import Framework
-from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
-from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.api.compact_lists import unpack_counts, unpack_ranges
+from trainmaster_operator.api.job_spec import Framework
+from trainmaster_operator.planning.facts import script_step_count
+from trainmaster_operator.planning.facts.computed_once import attribute
 from trainmaster_operator.planning.facts.frozen_record import dataclass
 from trainmaster_operator.planning.facts.observation import (
     AgentRecord,
@@ -21,7 +22,6 @@ from trainmaster_operator.planning.facts.observation import (
     PodRecord,
     Refusal,
 )
-from trainmaster_operator.planning.facts.once import attribute
 
 WORKER = "worker"
 
@@ -149,7 +149,7 @@ def look(spec: JobSpec, status: JobState, observed: Observation, now: float) -> 
             others.append(pod)
     agents = [_current(observed.agents.get(slot), pods[slot], number) for slot, number in enumerate(incarnations)]
     if spec.framework is not Framework.TRAINMASTER:
-        agents = step_count.of_the_job(status, agents)
+        agents = script_step_count.of_the_job(status, agents)
     return View(spec, status, observed, now, tuple(incarnations), tuple(pods), tuple(others), tuple(agents))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmaster_operator.api.recovery import BudgetSpec
+from trainmaster_operator.api.recovery_spec import BudgetSpec
 from trainmaster_operator.planning.facts.job_state import Rung, Spent
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 
 LADDER = (Rung.IN_PLACE, Rung.POD, Rung.FULL)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainmaster.contract.wire import Cause, ExitCode, Verdict
+from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.fault import FATAL, Fault, of_verdict
 from trainmaster_operator.planning.facts.job_state import Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord
-from trainmaster_operator.planning.facts.once import once
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.failure import drain, early_leaver, pod_differences, repetition
-from trainmaster_operator.planning.liveness import agents, hang, straggler
+from trainmaster_operator.planning.failure import drain, early_leaver, final_failure, pod_differences, repeated_failure
+from trainmaster_operator.planning.liveness import ended_pods, hang, silent_agents, straggler
 
 CASCADE_WAIT_S = 1.0
 """Seconds for which verdicts of ranks that only lost a peer wait for the report of the peer's own agent."""
@@ -30,18 +30,18 @@ def find_first_cause(view: View) -> Fault | None:
         assert agent.verdict is not None
         if _is_fatal(view, agent.verdict):
             return of_verdict(view, agent, agent.verdict, fatal=True, floor=Rung.IN_PLACE)
-    hopeless = repetition.on_every_rank(view, verdicts)
+    hopeless = repeated_failure.on_every_rank(view, verdicts)
     if hopeless is not None and hopeless.verdict is not None:
         fault = of_verdict(view, hopeless, hopeless.verdict, fatal=True, floor=Rung.IN_PLACE)
-        return replace(fault, hopeless=repetition.EVERY_RANK)
+        return replace(fault, hopeless=final_failure.EVERY_RANK)
     if (differing := pod_differences.differing_pods(view)) is not None:
         return differing
-    found = drain.saved(view) or agents.ended(view) or agents.replaced(view) or _store_lost(view)
+    found = drain.saved(view) or ended_pods.ended(view) or ended_pods.replaced(view) or _store_lost(view)
     if found is not None:
         return found
-    if not causes and (silent := agents.lost(view)) is not None:
+    if not causes and (silent := silent_agents.lost(view)) is not None:
         return silent  # This silence is the peer that the other ranks lost.
-    if repetition.waits_for_others(view, verdicts):
+    if repeated_failure.waits_for_others(view, verdicts):
         return None
     lost = [] if causes else _cascade(view, verdicts)
     if lost and (left := early_leaver.behind(view, lost[0])) is not None:
@@ -65,7 +65,7 @@ def cascade_due_s(view: View) -> float | None:
     """Return the seconds until verdicts of ranks that only lost a peer start to count; None if no verdict waits."""
     ages = [a.verdict_age_s for a in _verdicts(view)]
     waits = [CASCADE_WAIT_S - age for age in ages]
-    if (wait := repetition.due_s(view, _verdicts(view))) is not None:
+    if (wait := repeated_failure.due_s(view, _verdicts(view))) is not None:
         waits.append(wait)
     waits += [view.lost_after_s - min(age, view.observed.leading_s) for age in ages]
     return min((wait for wait in waits if wait > 0), default=None)

@@ -16,16 +16,18 @@ from trainmaster_operator.api.recovery_rules import RuleAction
 from trainmaster_operator.planning.facts.change import RECOVERIES, Change, changed, warning
 from trainmaster_operator.planning.facts.fault import NOT_THE_JOBS, Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery, Restarts, Rung, Spent
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.failure import (
     failure_budget,
+    final_failure,
     hold,
-    repetition,
-    retry,
+    repeated_failure,
     rule_matching,
+    smaller_batch_or_skipped_samples,
 )
-from trainmaster_operator.planning.lifecycle import elastic, suspend
+from trainmaster_operator.planning.failure.final_failure import fail
+from trainmaster_operator.planning.lifecycle import elastic_resize
 from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import open_round
 
@@ -33,14 +35,6 @@ _RUNGS = {
     RuleAction.RESTART_IN_PLACE: Rung.IN_PLACE,
     RuleAction.REPLACE_POD: Rung.POD,
     RuleAction.RESTART_ALL: Rung.FULL,
-}
-
-_ADVICE = {
-    Cause.CONFIG_ERROR: "the configuration is wrong, so a restart would not help",
-    Cause.DATA_ERROR: "the data is wrong, so a restart would not help",
-    Cause.DIVERGED: "training diverged, so a restart would not help",
-    Cause.FENCED: "another job writes into the same checkpoint directory",
-    Cause.CHECKPOINT_FAILED: "all steps are done, but the last one could not be saved",
 }
 
 
@@ -63,7 +57,7 @@ def _by_rule(view: View, fault: Fault, action: RuleAction) -> Change | None:
     if action is RuleAction.HOLD:
         return hold.held(view, fault)
     if action is RuleAction.SHRINK:
-        return elastic.shrink(view, fault)
+        return elastic_resize.shrink(view, fault)
     if action is RuleAction.RESTART_WITHOUT_COUNTING:
         return _free_restart(view, fault)
     if action is RuleAction.SKIP_DATA:
@@ -73,21 +67,21 @@ def _by_rule(view: View, fault: Fault, action: RuleAction) -> Change | None:
 
 def _by_cause(view: View, fault: Fault) -> Change:
     if fault.fatal:
-        advice = fault.hopeless or _ADVICE.get(fault.cause, "a restart would not help")
-        return fail(view, fault, f"{advice}: {fault.message}")
-    if repetition.is_repeated(view, fault):
-        return fail(view, fault, f"{repetition.TWICE}: {fault.message}")
+        return fail(view, fault, final_failure.explain_fatal(fault))
+    if repeated_failure.is_repeated(view, fault):
+        return fail(view, fault, f"{final_failure.TWICE}: {fault.message}")
     if _is_free(fault, view.status.spent, view.highest_step()):
         return _free_restart(view, fault)
     if fault.cause is Cause.FENCED:
-        return fail(view, fault, f"{_ADVICE[Cause.FENCED]}: {fault.message}")
-    divisor = retry.halved(view, fault)
+        return fail(view, fault, f"{final_failure.ADVICE[Cause.FENCED]}: {fault.message}")
+    divisor = smaller_batch_or_skipped_samples.halved(view, fault)
     if divisor is not None:
         return _free_restart(view, fault, f"with micro-batches of 1/{divisor} of their size", microDivisor=divisor)
-    tried = repetition.restarts_in_vain(view, fault)
-    if repetition.is_certain(tried):
+    tried = repeated_failure.restarts_in_vain(view, fault)
+    if repeated_failure.is_certain(tried):
         # With fewer pods the data is shared differently, so shrinking may still help where the job allows it.
-        return elastic.shrink(view, fault) or fail(view, fault, repetition.explain_end(view, tried, fault))
+        shrunk = elastic_resize.shrink(view, fault)
+        return shrunk or fail(view, fault, final_failure.explain_same_failure(view, tried, fault))
     if not tried:
         return _climb(view, fault, fault.floor)
     how = "because the restart before ended in the same failure after the same step"
@@ -101,51 +95,29 @@ def _climb(view: View, fault: Fault, floor: Rung, how: str = "") -> Change:
     rung = failure_budget.affordable(limits, spent, fault.cause.value, floor, step, view.now)
     if rung is not Rung.FREE:
         return _restart(view, fault, rung, rung, how)
-    shrunk = elastic.shrink(view, fault)
+    shrunk = elastic_resize.shrink(view, fault)
     if shrunk is not None:
         return shrunk
-    r = view.status.restarts
-    tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
-    again = (
-        f"; the previous failure was the same, after the same step {fault.step}"
-        if repetition.is_last_again(view, fault)
-        else ""
-    )
-    return fail(view, fault, f"the recovery budget is exhausted after {tried}{again}: {fault.message}")
+    again = repeated_failure.is_last_again(view, fault)
+    return fail(view, fault, final_failure.explain_spent_budget(view, fault, is_last_again=again))
 
 
 def _skip(view: View, fault: Fault) -> Change | None:
     """Restart from the last checkpoint without the samples of the step that diverged, as often as the budget of rung
     inPlace allows."""
-    ranges = retry.skipped(view, fault)
+    ranges = smaller_batch_or_skipped_samples.skipped(view, fault)
     if ranges is None:
         return None
     limits, step = view.spec.recovery.budget, view.highest_step()
     rung = failure_budget.affordable(limits, view.status.spent, fault.cause.value, Rung.IN_PLACE, step, view.now)
     if rung is not Rung.IN_PLACE:
-        count = sum(end - first for first, end in view.status.skipped)
-        return fail(view, fault, f"training still diverges although {count} samples are skipped: {fault.message}")
+        return fail(view, fault, final_failure.explain_divergence(view, fault))
     words = f"without samples {fault.samples[0]} to {fault.samples[1] - 1}"
     return _restart(view, fault, rung, rung, words, skipped=ranges)
 
 
 def _free_restart(view: View, fault: Fault, how: str = "", **fields: object) -> Change:
     return _restart(view, fault, fault.floor, Rung.FREE, how, **fields)
-
-
-def fail(view: View, fault: Fault, words: str) -> Change:
-    """Return the change that ends the job as failed. `words`: the message for events and status."""
-    failure = fault.record(view)
-    return changed(
-        view.status,
-        warning("Failed", f"{fault.title}: {words}"[:1024]),
-        phase=JobPhase.FAILED,
-        completionTime=rfc3339(view.now),
-        lastFailure=failure.model_copy(update={"message": words[:1024]}),
-        stopAt=None,
-        stopBound=False,
-        recoveries=suspend.given_up(view.status.recoveries, view.now),
-    )
 
 
 def _restart(view: View, fault: Fault, rung: Rung, charged: Rung, how: str = "", **more: object) -> Change:

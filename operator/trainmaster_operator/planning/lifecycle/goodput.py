@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.job_state import JobState, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning.facts.round_times import RoundTimes, first_step_at, last_sign_at, rounds_that_trained
-from trainmaster_operator.planning.facts.times import rfc3339, seconds_of, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339, seconds_of, since
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.liveness import hang_thresholds
 
@@ -115,7 +115,11 @@ def at_first_step(view: View) -> dict[str, object]:
     if times is None or times.step <= times.resumed_step + 1:
         return account.fields()
     since_first(
-        account, times, status.progress, cause_of_repeats(status), repeats=step_count.repeats(view, times.resume_told)
+        account,
+        times,
+        status.progress,
+        cause_of_repeats(status),
+        repeats=script_step_count.repeats(view, times.resume_told),
     )
     return {**account.fields(), "pauses": hang_thresholds.learned(view), "pausesRound": status.round}
 
@@ -136,7 +140,7 @@ def stepped(view: View, status: JobState, old: ProgressStatus, new: ProgressStat
     account = Account(status)
     paused = {name: _paused(view, status, name) for name in PAUSES}
     told = any(agent.resumed_step is not None for agent in view.in_round())
-    fresh = new.step - max(old.highestStep, old.step) if step_count.repeats(view, told) else steps
+    fresh = new.step - max(old.highestStep, old.step) if script_step_count.repeats(view, told) else steps
     account.train(last_sign_at(view), steps, fresh, paused, cause_of_repeats(view.status))
     return account.fields()
 

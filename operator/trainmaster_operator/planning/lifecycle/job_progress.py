@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 
 from trainmaster.contract.wire import RankReport
-from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.change import Change, changed, counted, normal
 from trainmaster_operator.planning.facts.job_state import CheckpointStatus, JobPhase, JobState, ProgressStatus, Recovery
 from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.round_times import first_step_at
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import View, stepped_to
 from trainmaster_operator.planning.lifecycle import goodput, recovery_clock
 from trainmaster_operator.planning.liveness import hang_thresholds, straggler
@@ -107,7 +107,7 @@ def _progress(view: View) -> ProgressStatus:
     training = view.spec.training
     total = training.steps if training else max(rank.total_steps for _, rank in ranks)
     loss = next((_text(r.loss) for _, r in ranks if r.loss is not None), old.loss)
-    saved = step_count.last_save(view)
+    saved = script_step_count.last_save(view)
     if (step, total, loss, saved) == (old.step, old.totalSteps, old.loss, old.lastSave):
         return old
     rate = old.stepsPerSecond

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Recovery, Totals
-from trainmaster_operator.planning.facts.times import seconds_of
+from trainmaster_operator.planning.facts.timestamps import seconds_of
 from trainmaster_operator.planning.lifecycle.goodput import CHECKPOINT
 
 OTHER = "Other"

@@ -4,7 +4,7 @@ was written meanwhile."""
 from __future__ import annotations
 
 from trainmaster_operator.planning.facts.job_state import Condition, JobState
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.status_mapping import duration
 

@@ -7,7 +7,7 @@ the fault     | pods that go, pods that come, their agents | the ranks of the ne
 from __future__ import annotations
 
 from trainmaster_operator.planning.facts.job_state import JobState, Recovery
-from trainmaster_operator.planning.facts.times import since
+from trainmaster_operator.planning.facts.timestamps import since
 from trainmaster_operator.planning.facts.view import View
 
 ENTRIES = 16

@@ -10,11 +10,11 @@ from trainmaster_operator.planning.facts.change import Change, changed, counted,
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery
 from trainmaster_operator.planning.facts.observation import PodToDelete
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.lifecycle import revision, saving
+from trainmaster_operator.planning.lifecycle import checkpoint_conditions, revision
 from trainmaster_operator.planning.placement import pod_slots
-from trainmaster_operator.planning.rounds import open_round, sizes
+from trainmaster_operator.planning.rounds import allowed_sizes, open_round
 
 
 def is_wanted(view: View) -> bool:
@@ -30,7 +30,7 @@ def suspend_when_saved(view: View) -> Change | None:
     if not view.round_is_open:
         return stopped(view, "there was nothing to save")
     if view.all_saved:
-        return stopped(view, saving.stopped_words(view))
+        return stopped(view, checkpoint_conditions.stopped_words(view))
     return None
 
 
@@ -55,7 +55,7 @@ def resume(view: View) -> Change | None:
     status = view.status
     if view.spec.suspend:
         return None
-    size = sizes.wished(view.spec)
+    size = allowed_sizes.wished(view.spec)
     slots = size + view.spec.workers.spares
     untouched = status.round == 0 and not view.observed.pods and slots == view.slots
     kept = untouched and status.revision == view.observed.revision

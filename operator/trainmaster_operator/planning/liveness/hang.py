@@ -13,15 +13,15 @@ limit, only a rank that the kernel reports as stopped counts as hanging.
 from __future__ import annotations
 
 from trainmaster.contract.wire import Cause, RankReport, RankState
-from trainmaster_operator.api.job import Framework
-from trainmaster_operator.api.recovery import HANG_LIMIT_S, HangMode
+from trainmaster_operator.api.job_spec import Framework
+from trainmaster_operator.api.recovery_spec import HANG_LIMIT_S, HangMode
 from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
+from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.fault import TRACEBACK, Fault
 from trainmaster_operator.planning.facts.frozen_record import dataclass
 from trainmaster_operator.planning.facts.job_state import JobState, Rung, Suspicion
 from trainmaster_operator.planning.facts.observation import AgentRecord, JobSpec, PlannedEvent, PodRecord
-from trainmaster_operator.planning.facts.once import once
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import BEFORE_STEPS, View, stepped_to
 from trainmaster_operator.planning.liveness.hang_thresholds import SHORTEST_S, limits
 from trainmaster_operator.planning.liveness.rank_stack import innermost, waits

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 
 from trainmaster.contract.wire import RankReport, RankState
+from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.job_state import Pause
 from trainmaster_operator.planning.facts.observation import AgentRecord
-from trainmaster_operator.planning.facts.once import once
 from trainmaster_operator.planning.facts.view import View
 
 HORIZON = 1e4

@@ -13,12 +13,12 @@ from statistics import median, median_low
 from typing import NamedTuple
 
 from trainmaster.contract.wire import Cause, RankReport, RankState
-from trainmaster_operator.api.recovery import StragglerAction
+from trainmaster_operator.api.recovery_spec import StragglerAction
 from trainmaster_operator.planning.facts.change import Change, changed, warning
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung, Straggler
 from trainmaster_operator.planning.facts.observation import AgentRecord
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import View, stepped_to
 
 OUTLIER = 4.0  # In robust standard deviations.

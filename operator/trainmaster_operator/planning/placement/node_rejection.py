@@ -11,11 +11,11 @@ from __future__ import annotations
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts.change import Change, changed, condition, warning
 from trainmaster_operator.planning.facts.job_state import ReleasedStatus
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.placement import pod_slots
-from trainmaster_operator.planning.placement.gang import SCHEDULED
-from trainmaster_operator.planning.placement.pending import MESSAGE, first_of
+from trainmaster_operator.planning.placement import pod_slots, stale_pods
+from trainmaster_operator.planning.placement.gang_release import SCHEDULED
+from trainmaster_operator.planning.placement.pending_pods import MESSAGE, first_of
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
@@ -26,7 +26,7 @@ def due_s(view: View) -> float | None:
     if view.round_is_open:
         return None
     waits = [
-        pod_slots.UNHEARD_S - pod.unheard_s
+        stale_pods.UNHEARD_S - pod.unheard_s
         for pod in view.pods
         if pod is not None and pod.unheard_s and not pod.deleting
     ]
@@ -38,7 +38,7 @@ def replace_rejected_pods(view: View) -> Change | None:
     if view.round_is_open:
         return None
     pods = [pod for pod in view.pods if pod is not None]
-    turned_away = [pod for pod in pods if pod.rejected or (pod_slots.ignored(pod) and not pod.deleting)]
+    turned_away = [pod for pod in pods if pod.rejected or (stale_pods.ignored(pod) and not pod.deleting)]
     if not turned_away:
         return None
     times = (view.status.released.times if view.status.released is not None else 0) + 1

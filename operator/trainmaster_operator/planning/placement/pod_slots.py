@@ -1,87 +1,12 @@
-"""Slots, incarnations, and the pods that should exist."""
+"""Slots, incarnations, and the pods to create. Those to delete are in `stale_pods`."""
 
 from __future__ import annotations
 
-from trainmaster_operator.api.job import Framework
-from trainmaster_operator.api.meta import pack_counts
-from trainmaster_operator.planning.facts.change import Change, changed, counted, normal
-from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, WorkersStatus
-from trainmaster_operator.planning.facts.observation import JobSpec, Observation, PodRecord, PodToCreate, PodToDelete
-from trainmaster_operator.planning.facts.times import rfc3339
-from trainmaster_operator.planning.facts.view import ENDED, WORKER, View
-from trainmaster_operator.planning.lifecycle import revision
-from trainmaster_operator.planning.placement import gang
-from trainmaster_operator.planning.rounds import sizes
-
-UNHEARD_S = 15.0
-"""Seconds within which a live kubelet notices a pod. Usually it takes a second or less, and longer when the kubelet
-restarts."""
-
-PATIENCE_S = 5.0
-"""Seconds for which the replacement of a pod that storage fences off waits until the kubelet confirms the end of the
-old pod. After that the replacement is created while the old pod still exists. The old pod keeps its devices until it
-has ended, so no other pod gets them."""
-
-SCRIPT_FORCE_AFTER_S = 20.0
-"""The same for a script's pod on a node that does not answer the cluster, counted from the last answer of a leader
-to its agent. Within this time the isolated agent has ended its ranks: it takes at most 18 s
-(`trainmaster.agent.shell.self_fencing`), and two more seconds are for the end of the processes."""
-
-
-class DamagedStatus(Exception):
-    """The status cannot be one that this operator has written."""
-
-
-def initialise(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Change | None:
-    """Return the first status of a job, or None if it has one. A job is never begun twice. Raise DamagedStatus if a
-    started job's status lacks the incarnations of its pods."""
-    if status.incarnations:
-        return None
-    if status.observedGeneration > 0:
-        raise DamagedStatus(
-            "status.internal.incarnations is missing although the job was started, so its pods are not known; "
-            "restore the status, or delete the job and submit it again"
-        )
-    size, spares = sizes.wished(spec), spec.workers.spares
-    ranks = spec.workers.ranksPerPod
-    words = f"{counted(size, 'pod')} with {counted(ranks, 'rank')}{' each' if size > 1 else ''}"
-    words += f", and {counted(spares, 'spare')}" if spares else ""
-    if spec.checkpoint.folder is None:
-        what = "nothing is saved, and a restart begins at step 0"
-        if spec.framework is not Framework.TRAINMASTER:
-            what = "nothing is saved but what the script saves by itself"
-        words += f"; without spec.checkpoint.volume or directory {what}"
-    return changed(
-        status,
-        normal("Accepted", words),
-        phase=JobPhase.PENDING,
-        startTime=rfc3339(now),
-        **revision.begun(spec, status, observed),
-        incarnations=pack_counts([0] * (size + spares)),
-        workers=WorkersStatus(
-            desired=size,
-            replicas=size,
-            selector=f"trainmaster.dev/job={observed.name},trainmaster.dev/role={WORKER}",
-        ),
-    )
-
-
-def apply_edits(view: View) -> Change | None:
-    """Begin the run again with edits that were made before a round of it, so that a wrong image is corrected at
-    once. All pods are replaced, also those that this operator has not seen."""
-    observed = view.observed
-    if not revision.may_change(view):
-        return None
-    if not observed.waiting and not observed.revision_lost:
-        unnamed = view.status.revision == "" and observed.revision != ""
-        return changed(view.status, **revision.begun(view.spec, view.status, observed)) if unnamed else None
-    what = revision.named(observed.waiting) if observed.waiting else "the spec of the run"
-    return changed(
-        view.status,
-        normal("RevisionChanged", f"{what} changed before the first round, so all pods are created again"),
-        incarnations=all_raised(view),
-        **revision.begun(view.spec, view.status, observed),
-    )
+from trainmaster_operator.api.compact_lists import pack_counts
+from trainmaster_operator.planning.facts.observation import PodToCreate
+from trainmaster_operator.planning.facts.view import WORKER, View
+from trainmaster_operator.planning.placement import gang_release
+from trainmaster_operator.planning.placement.stale_pods import is_past_waiting
 
 
 def raised(view: View, slots: tuple[int, ...]) -> str:
@@ -102,68 +27,6 @@ def next_incarnation(view: View) -> int:
     return max(*view.incarnations, view.status.workers.nextIncarnation - 1) + 1
 
 
-def stale(view: View) -> tuple[PodToDelete, ...]:
-    """Return the pods to delete because their incarnation is over. The round of those that had a rank is over too,
-    because one write raised both numbers.
-
-    A pod is removed by force only if it is dead or harmless: it has ended; or its node is lost and the storage fence
-    stops what may still run there; or its node did not notice it, and its agent would be refused if it started after
-    all. A script's own files have no fence, so on a lost node its pod is removed after the time in which its agent has
-    ended its ranks.
-
-    A living pod gets the grace period of the template for its sidecars and hooks. Its agent is refused as soon as its
-    incarnation is over; it kills its ranks and ends at once.
-    """
-    deletes = []
-    for pod in view.others:
-        if pod.slot < view.slots and pod.incarnation > view.incarnations[pod.slot]:
-            continue  # The pod belongs to a newer status than this one; the next pass will read it.
-        ended = pod.phase in ENDED and not pod.lingers
-        lost = pod.node_lost and (not view.scripted or _unanswered_s(pod) >= SCRIPT_FORCE_AFTER_S)
-        grace: float | None
-        if ended or lost or ignored(pod):
-            grace = 0.0
-        elif pod.deleting:
-            continue
-        else:
-            grace = _own_grace_s(view)
-        deletes.append(
-            PodToDelete(
-                pod.name, pod.uid, "a newer pod of this slot replaces it", grace, replaced=pod.slot < view.slots
-            )
-        )
-    return tuple(deletes)
-
-
-def _own_grace_s(view: View) -> float | None:
-    """Return the grace period in seconds; None for that of the pod's spec. An API server understands 0 as the order
-    to remove the pod without waiting for its kubelet, so a template with 0 gets 1 second."""
-    given = (view.spec.workers.template.get("spec") or {}).get("terminationGracePeriodSeconds")
-    return 1.0 if given == 0 else None
-
-
-def ignored(pod: PodRecord) -> bool:
-    """Return whether the pod's node has not noticed it for so long that the node seems not to answer."""
-    return pod.unheard_s >= UNHEARD_S
-
-
-def stale_due_s(view: View) -> float | None:
-    """Return the seconds until a pod whose end is not confirmed is removed, or until its replacement no longer
-    waits; None if there is none."""
-    waits = [
-        SCRIPT_FORCE_AFTER_S - _unanswered_s(pod) if view.scripted else PATIENCE_S - pod.deleting_s
-        for pod in view.others
-        if pod.deleting
-    ]
-    return min((wait for wait in waits if wait > 0), default=None)
-
-
-def _unanswered_s(pod: PodRecord) -> float:
-    """Return the seconds since a leader of the job last answered the pod's agent. The agent cannot know of a later
-    directive."""
-    return pod.unanswered_s or pod.deleting_s
-
-
 def missing(view: View) -> tuple[PodToCreate, ...]:
     """Return the pods to create. No pod is created while another pod of its slot exists, unless storage fences that one
     off and its end takes long.
@@ -172,31 +35,24 @@ def missing(view: View) -> tuple[PodToCreate, ...]:
     done its work or is a failure that ends the round first. A second pod of one incarnation must not join the ranks of
     the first.
     """
-    if gang.retry_in_s(view) > 0 or _refused_for_s(view) > 0 or view.observed.revision_lost:
+    if gang_release.retry_in_s(view) > 0 or _refused_for_s(view) > 0 or view.observed.revision_lost:
         return ()
     return _absent(view)
 
 
 def missing_due_s(view: View) -> float | None:
     """Return the seconds until pods that cannot be created now are tried again; None if there are none."""
-    waits = [wait for wait in (gang.retry_in_s(view), _refused_for_s(view)) if wait > 0]
+    waits = [wait for wait in (gang_release.retry_in_s(view), _refused_for_s(view)) if wait > 0]
     return max(waits) if waits and _absent(view) else None
 
 
 def _absent(view: View) -> tuple[PodToCreate, ...]:
-    taken = {pod.slot for pod in view.others if not _is_past_waiting(view, pod)}
+    taken = {pod.slot for pod in view.others if not is_past_waiting(view, pod)}
     return tuple(
         PodToCreate(WORKER, slot, view.incarnations[slot])
         for slot in (view.parked if view.round_is_open else range(view.slots))
         if view.pods[slot] is None and slot not in taken
     )
-
-
-def _is_past_waiting(view: View, pod: PodRecord) -> bool:
-    """Return whether the replacement no longer waits for the end of this pod: sidecars may use their whole grace
-    period, an agent may not react, or a process may wait in the kernel. A script's files have no fence, so for its
-    pods the operator always waits."""
-    return not view.scripted and pod.deleting and pod.deleting_s >= PATIENCE_S
 
 
 def _refused_for_s(view: View) -> float:

@@ -12,7 +12,7 @@ from trainmaster_operator.planning.facts.change import Change, changed, normal
 from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.failure import drain
-from trainmaster_operator.planning.lifecycle import elastic, saving, suspend
+from trainmaster_operator.planning.lifecycle import checkpoint_conditions, elastic_resize, suspend
 
 MARGIN_S = 0.5
 """Seconds until a new stop_at is in the memory of every rank, in addition to the age of the reports from which it is
@@ -25,7 +25,7 @@ def advance(view: View) -> Change | None:
     status = view.status
     if suspend.is_wanted(view):
         phase, reason = JobPhase.SUSPENDING, "Suspending" if view.spec.suspend else "Restarting"
-    elif elastic.next_size(view) is not None or (status.phase is JobPhase.RESIZING and status.stopBound):
+    elif elastic_resize.next_size(view) is not None or (status.phase is JobPhase.RESIZING and status.stopBound):
         phase, reason = JobPhase.RESIZING, "Resizing"
     elif drain.leaving(view):
         phase, reason = _trains_on(view), "Draining"
@@ -33,10 +33,10 @@ def advance(view: View) -> Change | None:
         return None if status.stopBound else _called_off(view)
     if status.stopAt is None:
         stop_at = _highest(view) + margin(view)
-        event = normal(reason, saving.stop_words(view, stop_at))
+        event = normal(reason, checkpoint_conditions.stop_words(view, stop_at))
         return changed(status, event, phase=phase, stopAt=stop_at, stopBound=False)
     if phase is not status.phase:
-        return changed(status, normal(reason, saving.stop_words(view, status.stopAt)), phase=phase)
+        return changed(status, normal(reason, checkpoint_conditions.stop_words(view, status.stopAt)), phase=phase)
     if status.stopBound:
         return None
     members = view.in_round()

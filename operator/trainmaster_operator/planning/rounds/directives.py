@@ -9,9 +9,9 @@ from functools import partial
 from typing import NamedTuple
 
 from trainmaster.contract.wire import Assignment, Directive, DirectiveState, Neighbour, StoreAddress, altered, encode
+from trainmaster_operator.planning.facts.computed_once import attribute
 from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.observation import JobSpec, JobState, Observation
-from trainmaster_operator.planning.facts.once import attribute
 from trainmaster_operator.planning.facts.view import report_interval_s
 from trainmaster_operator.planning.liveness import hang
 from trainmaster_operator.planning.rounds import leaderless_restart

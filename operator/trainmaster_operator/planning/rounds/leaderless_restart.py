@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from trainmaster.contract.wire import Granted
-from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.api.job_spec import JobSpec
+from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.change import RECOVERIES, Change, changed, warning
+from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Recovery, Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord
-from trainmaster_operator.planning.facts.once import once
-from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.failure import failure_budget
-from trainmaster_operator.planning.rounds import leaderless_rounds, open_round
+from trainmaster_operator.planning.rounds import leaderless_accounting, open_round
 
 GRANT = 2
 """Number of restarts in succession that agents may do by themselves."""
@@ -136,7 +136,7 @@ def _too_young_s(view: View) -> float:
 
 def _adopted(view: View, known: list[Granted]) -> Change:
     last, fields = known[-1], _counted(view, known)
-    fields |= leaderless_rounds.accounted(view, fields["recoveries"])
+    fields |= leaderless_accounting.accounted(view, fields["recoveries"])
     recovery = fields["recoveries"][-1]
     over = recovery.totalSeconds is not None
     took = f" in {recovery.totalSeconds:.2f} s" if over else ""
@@ -147,7 +147,7 @@ def _adopted(view: View, known: list[Granted]) -> Change:
         round=last.round,
         roundMinor=view.status.roundMinor + len(known),
         roundOpenedAt=rfc3339(view.now - last.age_s),
-        **step_count.at_the_end(view),
+        **script_step_count.at_the_end(view),
         **open_round.on_store(view, open_round.address(last.store)),
         **fields,
     )
@@ -160,7 +160,7 @@ def _followed(view: View, known: list[Granted], top: int) -> Change:
     recoveries = list(view.status.recoveries)
     if known:
         recoveries = [*fields["recoveries"][:-1], fields["recoveries"][-1].model_copy(update={"round": top + 1})]
-    fields |= leaderless_rounds.accounted(view, recoveries)
+    fields |= leaderless_accounting.accounted(view, recoveries)
     return changed(
         view.status,
         warning("Recovering", f"{words}, but some pods did not join; the ranks restart in place (round {top + 1})"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainmaster.contract.wire import StoreAddress
-from trainmaster_operator.api.meta import pack_ranges
-from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.api.compact_lists import pack_ranges
+from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.change import Change, changed, counted, normal
 from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.observation import AgentRecord, PodRecord
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import ENDED, View
-from trainmaster_operator.planning.rounds import memory_peers, round_pod_identity, sizes
+from trainmaster_operator.planning.rounds import allowed_sizes, memory_peers, round_pod_identity
 
 STORE_WAIT_S = 10.0
 """Seconds for which a script's round waits for the store in the pod of rank 0 before it uses another one, and for
@@ -40,7 +40,7 @@ def open_round(view: View) -> Change | None:
     return changed(
         view.status,
         normal("RoundOpened", f"round {number}: {_starting(len(order) * view.spec.workers.ranksPerPod)}"),
-        *sizes.report_resize(view, len(order)),
+        *allowed_sizes.report_resize(view, len(order)),
         phase=phase,
         round=number,
         **opened(view, store, order),
@@ -67,7 +67,7 @@ def smaller(view: View, size: int, gone: tuple[int, ...]) -> dict[str, object]:
     store = None if blocked else offered_store(view, order, at_once=True, others=True)
     if store is not None:
         return opened(view, store, order)
-    return {**forming(view), "roundMap": pack_ranges(order), "workers": sizes.sized(view, size)}
+    return {**forming(view), "roundMap": pack_ranges(order), "workers": allowed_sizes.sized(view, size)}
 
 
 def opened(view: View, store: str, order: tuple[int, ...]) -> dict[str, object]:
@@ -80,8 +80,8 @@ def opened(view: View, store: str, order: tuple[int, ...]) -> dict[str, object]:
         "roundResume": resume(view),
         "stopAt": None,
         "stopBound": False,
-        **step_count.at_the_end(view),
-        "workers": sizes.sized(view, len(order)),
+        **script_step_count.at_the_end(view),
+        "workers": allowed_sizes.sized(view, len(order)),
         "roundPeers": memory_peers.shift(view, order),
     }
 
@@ -101,7 +101,7 @@ def forming(view: View) -> dict[str, object]:
         "roundResume": "",
         "stopAt": None,
         "stopBound": False,
-        **step_count.at_the_end(view),
+        **script_step_count.at_the_end(view),
     }
 
 
@@ -128,7 +128,7 @@ def next_order(view: View, gone: tuple[int, ...] = ()) -> tuple[int, ...] | None
     if view.scripted and _may_still_write(view, able):
         return None
     forms_for_s = 0.0 if view.round_is_open else _formed_for_s(view)
-    for size in sizes.openable(view, forms_for_s):
+    for size in allowed_sizes.openable(view, forms_for_s):
         order = _arranged(view, size, able)
         if order is not None:
             return order
@@ -138,7 +138,7 @@ def next_order(view: View, gone: tuple[int, ...] = ()) -> tuple[int, ...] | None
 def _arranged(view: View, size: int, able: list[bool]) -> tuple[int, ...] | None:
     """Return `size` slots in rank order: from the slots that the job keeps or, if these are too few, from all. A
     member that is ready keeps its rank unless the size changes; then all ranks are new."""
-    kept = sizes.slots_for(view, size)
+    kept = allowed_sizes.slots_for(view, size)
     return _below(view, kept, size, able) or (_below(view, view.slots, size, able) if view.slots > kept else None)
 
 
@@ -213,7 +213,7 @@ def due_s(view: View) -> float | None:
     if view.round_is_open:
         return None
     waited = _formed_for_s(view)
-    limits = [*sizes.waits_s(view)]
+    limits = [*allowed_sizes.waits_s(view)]
     if view.parked and view.status.phase is JobPhase.PENDING:
         limits.append(OWN_SLOTS_WAIT_S)
     if next_order(view) is not None:

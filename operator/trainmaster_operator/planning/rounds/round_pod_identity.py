@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
+from trainmaster_operator.api.compact_lists import unpack_counts, unpack_ranges
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.planning.facts.view import WORKER, is_current

@@ -7,14 +7,14 @@ from functools import lru_cache
 
 from pydantic import ValidationError
 
-from trainmaster_operator.api.job import DistributedTrainingJob, ObjectMeta
-from trainmaster_operator.api.meta import CONTROLLER, GROUP
+from trainmaster_operator.api.api_group import CONTROLLER, GROUP
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, ObjectMeta
 from trainmaster_operator.cluster.port import JOB, Object
 from trainmaster_operator.manifests.object_names import RESOURCES
 from trainmaster_operator.manifests.resources import Amount, read
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.facts.observation import PodRecord
-from trainmaster_operator.planning.lifecycle.migration import former_spec, former_status
+from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import former_spec, former_status
 from trainmaster_operator.planning.status_mapping import OtherLayout, read_status, unknown_fields
 from trainmaster_operator.runtime.cache import pod_status
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trainmaster_operator.cluster.port import Object
-from trainmaster_operator.manifests.affinity import excludes_nodes
+from trainmaster_operator.manifests.node_affinity import excludes_nodes
 
 _NORMAL_WAITS = (None, "", "ContainerCreating", "PodInitializing")
 _ENDED = ("Succeeded", "Failed")

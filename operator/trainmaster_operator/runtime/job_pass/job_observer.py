@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import Cluster
 from trainmaster_operator.control.fleet import Fleet
@@ -14,13 +14,13 @@ from trainmaster_operator.planning.facts.observation import NewPlaces, Observati
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry, own_pods
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.job_pass.api_rejections import Refusals
 from trainmaster_operator.runtime.job_pass.pod_event_diagnosis import Troubles
+from trainmaster_operator.runtime.job_pass.refused_pod_retries import Refusals
 from trainmaster_operator.runtime.job_pass.revisions import Kept
 from trainmaster_operator.runtime.leader.lease import Leadership
-from trainmaster_operator.runtime.new_places import NewPlacesSeen
 from trainmaster_operator.runtime.node_health import Ledger
 from trainmaster_operator.runtime.node_taints import NodeTaints
+from trainmaster_operator.runtime.scale_up_signs import NewPlacesSeen
 
 
 class JobObserver:

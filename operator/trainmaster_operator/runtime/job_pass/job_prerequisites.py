@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cluster.port import CLAIM, CONFIG_MAP, JOB, SERVICE, ApiError, Cluster, NotFound, Object
 from trainmaster_operator.manifests.ca_config_map import build_ca_bundle
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.manifests.volumes import claim_problem, serves_one_node
-from trainmaster_operator.runtime.api_failures import attempting
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import JobKey
-from trainmaster_operator.runtime.job_pass.api_rejections import NAME_IN_USE, NAME_TAKEN, Refused
+from trainmaster_operator.runtime.job_pass.refused_pod_retries import NAME_IN_USE, NAME_TAKEN, Refused
+from trainmaster_operator.runtime.lasting_api_failures import attempting
 from trainmaster_operator.runtime.leader.lease import Leadership
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from trainmaster_operator.planning.facts.observation import Observation
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import Informer
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.job_pass.api_rejections import Refusals, Refused, refused
 from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
+from trainmaster_operator.runtime.job_pass.refused_pod_retries import Refusals, Refused, refused
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from trainmaster_operator.manifests.object_names import CURRENT
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.manifests.pods import fill_pod
 from trainmaster_operator.planning.facts.observation import EventType, PodToCreate, PodToDelete
-from trainmaster_operator.runtime.api_failures import attempting, words_of
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.concurrency import run_all
-from trainmaster_operator.runtime.job_pass.api_rejections import NAME_IN_USE, Refusals, Refused, refused
 from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings, check_owner
+from trainmaster_operator.runtime.job_pass.refused_pod_retries import NAME_IN_USE, Refusals, Refused, refused
+from trainmaster_operator.runtime.lasting_api_failures import attempting, words_of
 from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 
-from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec
 from trainmaster_operator.cluster.port import REVISION, AlreadyExists, ApiError, Cluster, Conflict, NotFound, Object
 from trainmaster_operator.manifests.controller_revision import (
     Render,
@@ -25,11 +25,11 @@ from trainmaster_operator.manifests.controller_revision import (
     same_run,
 )
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
-from trainmaster_operator.runtime.api_failures import attempting
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import JobKey
-from trainmaster_operator.runtime.job_pass.api_rejections import Refused
 from trainmaster_operator.runtime.job_pass.job_prerequisites import check_owner
+from trainmaster_operator.runtime.job_pass.refused_pod_retries import Refused
+from trainmaster_operator.runtime.lasting_api_failures import attempting
 from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.cluster.port import POD, Cluster, Conflict, NotFound
 from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.view import WORKER
-from trainmaster_operator.runtime.api_failures import attempting
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry, own_pods, owning_job
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.concurrency import run_all
+from trainmaster_operator.runtime.lasting_api_failures import attempting
 
 
 class Inherited:

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trainmaster_operator.api.meta import API_VERSION
+from trainmaster_operator.api.api_group import API_VERSION
 from trainmaster_operator.cluster.port import EVENT, JOB, KINDS, AlreadyExists, ApiError, Cluster, NotFound, Object
 from trainmaster_operator.planning.facts.observation import EventType, PlannedEvent
-from trainmaster_operator.runtime.api_failures import may_pass
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import Clock
+from trainmaster_operator.runtime.lasting_api_failures import may_pass
 from trainmaster_operator.runtime.observability.runtime_conditions import timestamp
 
 log = logging.getLogger(__name__)

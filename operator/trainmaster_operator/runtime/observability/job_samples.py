@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trainmaster.contract.wire import Report
-from trainmaster_operator.control.job_usage import JobUsage
+from trainmaster_operator.control.job_usage_and_mfu import JobUsage
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung
-from trainmaster_operator.planning.facts.times import seconds_of, since
+from trainmaster_operator.planning.facts.timestamps import seconds_of, since
 from trainmaster_operator.planning.lifecycle import job_totals
 from trainmaster_operator.planning.lifecycle.goodput import useful_share
-from trainmaster_operator.planning.placement.gang import SCHEDULED
+from trainmaster_operator.planning.placement.gang_release import SCHEDULED
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.observability.job_families import MOST_CONDITIONS
 

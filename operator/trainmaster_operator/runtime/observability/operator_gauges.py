@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 
 from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.planning.facts.job_state import JobPhase
-from trainmaster_operator.runtime.api_failures import REASONS, ApiFailures
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer
+from trainmaster_operator.runtime.lasting_api_failures import REASONS, ApiFailures
 from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.observability.job_samples import UNREADABLE
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics

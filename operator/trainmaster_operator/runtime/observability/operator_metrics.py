@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.registry import Collector
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.cluster.port import KINDS
 from trainmaster_operator.control.http_server import RESULTS
 from trainmaster_operator.planning.facts.job_state import JobState, Recovery, Rung

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainmaster_operator.cluster.port import Object
 from trainmaster_operator.planning.facts.job_state import JobState
-from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION
+from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEEDS_MIGRATION
 
 RECONCILE_ERROR = "ReconcileError"
 _MESSAGE_LIMIT = 1000

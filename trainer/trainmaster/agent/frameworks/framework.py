@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Entry = dict[str, Any]
-"""What a rank runs, see `trainmaster.rank.script`."""
+"""What a rank runs, see `trainmaster.rank.script_runner`."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""The supervisor of one pod: it obeys the operator's directives, runs the pod's ranks, and reports what happens to
-them.
+"""The supervisor of one pod: it obeys the operator's directives, runs the pod's ranks, and reports on them.
 
 Torch is never imported here. Everything between the death of a rank and the fork of its successor is a chain of
 callbacks in one event loop, without a polling interval or a pause.
@@ -8,32 +7,31 @@ callbacks in one event loop, without a polling interval or a pause.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
 import sys
 import time
 from typing import Any
 
 from trainmaster.agent.shell.datagrams import Datagrams
 from trainmaster.agent.shell.fault_socket import Faults
-from trainmaster.agent.shell.granted_restart import Grant
 from trainmaster.agent.shell.launching import foreign_launchers, rank_software
 from trainmaster.agent.shell.launching.agent_settings import Settings
-from trainmaster.agent.shell.launching.rank_environment import neighbours, rank_environment
 from trainmaster.agent.shell.peer_heartbeat import PING, PONG, Ring
-from trainmaster.agent.shell.ranks.learning_policy import Lessons
+from trainmaster.agent.shell.rank_start import start_rank
+from trainmaster.agent.shell.ranks.old_rounds import OldRounds
 from trainmaster.agent.shell.ranks.rank_process import Rank
-from trainmaster.agent.shell.ranks.round import RESCUE_LIMIT_S, Round, failed_at_start
+from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.agent.shell.ranks.round_history import RoundHistory
-from trainmaster.agent.shell.ranks.step_visibility import AFTER_S, Sight
-from trainmaster.agent.shell.reporting import Reporter
+from trainmaster.agent.shell.ranks.unobserved_steps import AFTER_S, Sight
+from trainmaster.agent.shell.reports_to_operator import Reporter
+from trainmaster.agent.shell.restart_without_leader import Grant
+from trainmaster.agent.shell.round_stores import Stores
 from trainmaster.agent.shell.saves.last_saves import LastSaves
 from trainmaster.agent.shell.saves.peer_tier import Peers
-from trainmaster.agent.shell.saves.uploads import Uploads
-from trainmaster.agent.shell.stores import Stores
+from trainmaster.agent.shell.saves.upload_queue import Uploads
+from trainmaster.agent.shell.start_method import StartMethod
 from trainmaster.agent.shell.termination_message import write_termination
-from trainmaster.agent.shell.zygotes import Zygotes
+from trainmaster.agent.shell.zygote_client import Zygotes
 from trainmaster.contract.wire import (
     Assignment,
     Cause,
@@ -44,15 +42,11 @@ from trainmaster.contract.wire import (
     StoreAddress,
     channel,
 )
-from trainmaster.host import pinning, processes
-from trainmaster.rank import executed_rank, injection
+from trainmaster.host import memory, processes
 from trainmaster.rank.stacks import Looks
 
 _WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
-_STORE_AFTER_S = 1.0  # the next store is opened after the first step, or then
 _LAST_UPLOADS_S = 20.0
-_UNKILLABLE_AFTER_S = RESCUE_LIMIT_S + 10.0  # ranks that were killed and still exist then are named
-_OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
 class Supervisor:
@@ -67,9 +61,9 @@ class Supervisor:
         self.events: list[dict[str, str]] = []
         self.software: dict[str, str] = {}  # that ranks here will run; empty until it has been read
         self.reporter = Reporter(self)
-        self._zygotes_key = settings.key()
-        self.zygotes = Zygotes(self._zygotes_key, settings.load_environment(), self._zygotes_changed, self._note)
-        self.stores = Stores(settings, self.zygotes, self.reporter.at_once)
+        key = settings.key()
+        self.zygotes = Zygotes(key, settings.load_environment(), self._zygotes_changed, self._note)
+        self.stores = Stores(settings, self.zygotes, self.reporter.at_once, self._keeps_store)
         self.uploads = Uploads(self._upload_changed)
         self.last_saves = LastSaves(self.uploads, settings.checkpoint_timeout_s)
         self.peers = Peers(settings, self._copied, self._event)
@@ -81,14 +75,11 @@ class Supervisor:
         self.looks = Looks(lambda: self.round.ranks if self.round is not None else [])
         self._begun = 0  # the highest round that was ever begun here
         self._unconfirmed = False  # it was opened by the grant, and no leader has published it
-        self._old_rounds: list[Round] = []
+        self.old_rounds = OldRounds(self._event)
         self._waiting: tuple[Assignment, int] | None = None  # a begun round that can't start, and when it was obeyed
-        self.lessons = Lessons(self._learn, self._refuse_forks, told=settings.own_loop)
+        self.start_method = StartMethod(key, lambda: self.settings, self.zygotes, self._advise)
         program = "" if settings.entry is not None else settings.command.argv[0]
         self.sight = Sight(program, lambda words: self._advise("NotWatched", words))
-        self._steps_seen = False  # a rank of any round has completed a step
-        self._distrusted: set[str] = set()  # ways of starting ranks that failed
-        self._store_timer: asyncio.TimerHandle | None = None
         self._reopening: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
@@ -137,8 +128,7 @@ class Supervisor:
                 self.peers.update_peers(assignment)
                 self._stop(directive)
         self.looks.want(directive.ask_stacks and self.round is not None and directive.round == self.round.number)
-        if directive.keep_store and self._store_timer is None:
-            self.stores.offer()
+        self.stores.offer_if_kept()
 
     def end(self, code: int) -> None:
         if not self.exit_code.done():
@@ -160,7 +150,8 @@ class Supervisor:
             self.end(ExitCode.CONFIG_ERROR)
             return
         self._unconfirmed = assignment.minor > 0 and (self.directive is None or self.directive.round < assignment.round)
-        self._distrust_failed_start()
+        if self.round is not None:
+            self.start_method.distrust_failed_start(self.round)
         self.history.begin(assignment, self.round)
         self._retire_round()
         self.uploads.give_up(failing_only=True, below_round=assignment.round)
@@ -173,8 +164,8 @@ class Supervisor:
 
     def _start_waiting_round(self) -> None:
         """Start the ranks of a round that has begun, if there is one and nothing stands in their way any more."""
-        way = self._way()
-        if self._waiting is None or way is None or self._holders():
+        way = self.start_method.choose()
+        if self._waiting is None or way is None or self.old_rounds.device_holders():
             return
         (assignment, obeyed_ns), self._waiting = self._waiting, None
         self.round = self._start(assignment, obeyed_ns, way)
@@ -182,40 +173,19 @@ class Supervisor:
         loop.call_later(_WATCH_S, self._watch, self.round)
         loop.call_later(AFTER_S, self.sight.look, self.round)
         self._look_for_launchers(self.round, foreign_launchers.LOOKS_AFTER_S)
-        if self._store_timer is not None:
-            self._store_timer.cancel()
-        self._store_timer = loop.call_later(_STORE_AFTER_S, self._offer_store)
+        self.stores.offer_later()
         self.reporter.at_once()
-
-    def _holders(self) -> list[Rank]:
-        """Return ranks of older rounds that hold device memory, which is free only when they are reaped."""
-        return [r for old in self._old_rounds for r in old.ranks if not r.ended and r.progress().device_bytes]
 
     @property
     def warming(self) -> bool:
         """Return True while ranks cannot be started yet, because the zygote still imports."""
-        return self._way() is None
-
-    def _way(self) -> str | None:
-        """Return how ranks are started: learned, pristine or exec; None until the zygote serves."""
-        if not self.zygotes.alive:
-            return None
-        if self.settings.entry is None or self.settings.command.flags or self.settings.key() != self._zygotes_key:
-            return "exec"
-        if self.zygotes.without_forks or "exec" in self._distrusted or not self.lessons.forkable:
-            return "exec"
-        best = self.zygotes.best()
-        if best is not None and best.kind == "learned" and "learned" not in self._distrusted:
-            return "learned"
-        if not self.settings.own_loop or "pristine" in self._distrusted:
-            return "exec"  # a script's imports depend on what it does before them
-        return "pristine" if self.zygotes.pristine() is not None else None
+        return self.start_method.choose() is None
 
     def _start(self, assignment: Assignment, obeyed_ns: int, way: str) -> Round:
         round = Round(assignment, obeyed_ns, own_loop=self.settings.own_loop, changed=self._round_changed)
         round.way = way
-        kills = _oom_kills()
-        round.oom_kills = lambda: _oom_kills() > kills
+        kills = memory.oom_kills()
+        round.oom_kills = lambda: memory.oom_kills() > kills
         drained_ns = time.monotonic_ns()
         control = self._control()
         for pod_rank in range(assignment.ranks):
@@ -223,41 +193,10 @@ class Supervisor:
             rank.copied_step = self.peers.first_copied_step()
             rank.set_control(control)
             round.ranks.append(rank)
-            self._start_rank(rank, assignment, pod_rank, way)
+            more = self.faults.environment() | self.peers.environment(assignment) | self.history.environment()
+            start_rank(rank, self.settings, self.zygotes, assignment, pod_rank, way, more, self._advise)
         round.forked(drained_ns)
         return round
-
-    def _start_rank(self, rank: Rank, assignment: Assignment, pod_rank: int, way: str) -> None:
-        env = rank_environment(self.settings, assignment, pod_rank, self._own_cpus(assignment, pod_rank))
-        env.update(self.faults.environment() | self.peers.environment(assignment) | self.history.environment())
-        settings = self.settings.of_rank(int(env["LOCAL_RANK"]))
-        if way == "exec":
-            link = self.zygotes.root()
-            if not settings.own_loop:  # a script that is forked has trained: it launches nothing
-                env.update(injection.variables(env))
-            argv = settings.command.argv
-            if settings.executed_entry is not None:
-                argv, added = executed_rank.command(settings.executed_entry, settings.command.flags)
-                env.update(added)
-            entry: dict[str, Any] = {"kind": "exec", "argv": argv}
-        else:
-            best = self.zygotes.best() if way == "learned" else self.zygotes.pristine()
-            assert best is not None
-            assert settings.entry is not None
-            link, entry = best, settings.entry
-        rank.started(self.zygotes.start(link, entry, env, os.getcwd(), rank.descriptors(), rank.exited))
-
-    def _own_cpus(self, assignment: Assignment, pod_rank: int) -> list[int]:
-        """Return the CPUs that a rank is pinned to, [] if it is not."""
-        ranks, index = neighbours(self.settings, assignment, pod_rank)
-        if not self.settings.pinning or ranks == 1:
-            return []
-        try:
-            return pinning.share(self.settings.cpus, ranks, index)
-        except ValueError as error:
-            if pod_rank == 0:
-                self._advise("NotPinned", f"ranks aren't pinned to cores: {error}")
-            return []
 
     def _round_changed(self) -> None:
         self.reporter.at_once()
@@ -270,7 +209,7 @@ class Supervisor:
 
     def _control(self) -> Control:
         d = self.directive
-        waiting = self.uploads.under_way + sum(not r.ended for old in self._old_rounds for r in old.ranks)
+        waiting = self.uploads.under_way + self.old_rounds.living()
         if d is None or d.stop_at is None:
             return Control(uploads_pending=waiting)
         return Control(stop_at=d.stop_at, stop_bound=int(d.stop_bound), uploads_pending=waiting)
@@ -278,28 +217,15 @@ class Supervisor:
     def _retire_round(self) -> None:
         if self.round is not None:
             self.history.retire(self.round)
-            self.round.retire()
-            self._old_rounds.append(self.round)
-            asyncio.get_running_loop().call_later(_UNKILLABLE_AFTER_S, self._name_survivors, self.round)
+            self.old_rounds.add(self.round)
             self.round = None
-            self._bury()
-
-    def _name_survivors(self, old: Round) -> None:
-        for words in old.survivors():
-            self._event("ProcessUnkillable", words)
-
-    def _bury(self) -> None:
-        """Forget old rounds whose ranks have all ended."""
-        for old in [o for o in self._old_rounds if not o.alive]:
-            self._old_rounds.remove(old)
-            old.close()
 
     def _exited(self, rank: Rank) -> None:
         if self.round is not None and rank in self.round.ranks:
             self.round.exited(rank)
             self._look_at_last_saves()
             return
-        self._bury()
+        self.old_rounds.bury()
         self._update_pending()
         self._start_waiting_round()
 
@@ -312,9 +238,9 @@ class Supervisor:
             if current is None:
                 self._update_pending()
         elif kind == channel.MODULES:
-            self.lessons.hear(rank, message)
+            self.start_method.lessons.hear(rank, message)
         elif kind in (channel.RESCUING, channel.RESCUED):
-            for round in [r for r in (current, *self._old_rounds) if r is not None and rank in r.ranks]:
+            for round in [r for r in (current, *self.old_rounds.rounds) if r is not None and rank in r.ranks]:
                 round.said(rank, kind)
         elif current is None:
             return
@@ -332,36 +258,6 @@ class Supervisor:
             rank.kept = bool(message.get("kept", True))
         elif kind == channel.EVENT:
             self._event(str(message.get("reason", "")), str(message.get("message", "")))
-
-    def _refuse_forks(self) -> None:
-        self._advise(
-            "NotForked",
-            "ranks are executed, not forked: the script changes a variable that torch may read, and then imports torch",
-        )
-
-    def _learn(self, rank: Rank) -> None:
-        """Let the zygote learn the imports of a rank. One rank is enough, because those of a round hardly differ."""
-        if self.settings.key() != self._zygotes_key:
-            return  # the restart command has other variables than the command that the zygotes were started for
-        forks = self.settings.zygote_enabled and self.settings.entry is not None and not self.settings.command.flags
-        nothing = self.settings.own_loop and not rank.imports  # then the pristine zygote will do
-        if forks and not nothing and "learned" not in self._distrusted:
-            self.zygotes.learn(rank.imports, rank.imported_variables, self.settings.import_environment())
-
-    def _distrust_failed_start(self) -> None:
-        """Start ranks in a slower way after a forked round in which no rank completed a step: the zygote may be the
-        reason."""
-        failed = self.round
-        if failed is None:
-            return
-        self._steps_seen |= failed.stepped
-        if failed.way == "exec" or not failed_at_start(failed, shows_steps=self._steps_seen):
-            return
-        self._distrusted.add(failed.way)
-        if failed.way == "learned":
-            self.zygotes.bar()
-        words = f"ranks forked from the {failed.way} zygote did not start: the next round does without it"
-        self._advise("NotForked", words)
 
     def _stop(self, directive: Directive) -> None:
         round = self.round
@@ -411,8 +307,8 @@ class Supervisor:
             return
         if round.watch():
             asyncio.get_running_loop().call_later(_WATCH_S, self._watch, round)
-        elif self._store_timer is not None:
-            self._offer_store()
+        else:
+            self.stores.end_wait()
 
     def _look_for_launchers(self, round: Round, looks_after_s: tuple[float, ...]) -> None:
         """Fail a round in whose ranks a launcher starts a world of its own. Only scripts can do that."""
@@ -427,16 +323,12 @@ class Supervisor:
             loop = asyncio.get_running_loop()
             loop.call_later(looks_after_s[0], self._look_for_launchers, round, looks_after_s[1:])
 
-    def _offer_store(self) -> None:
-        if self._store_timer is not None:
-            self._store_timer.cancel()
-            self._store_timer = None
-        if self.directive is not None and self.directive.keep_store:
-            self.stores.offer()
+    def _keeps_store(self) -> bool:
+        """Return whether this pod is to keep a store open for the next round."""
+        return self.directive is not None and self.directive.keep_store
 
     def _zygotes_changed(self) -> None:
-        if self.directive is not None and self.directive.keep_store and self._store_timer is None:
-            self.stores.offer()
+        self.stores.offer_if_kept()
         if self.round is None and self._waiting is None:
             self.reporter.at_once()  # a round may wait until this pod is warm
         self._start_waiting_round()
@@ -478,7 +370,7 @@ class Supervisor:
         round = self.round
         write_termination(self.settings.termination_log, round.verdict if round else None)
         self.exit_code.cancel()
-        self.lessons.close()
+        self.start_method.lessons.close()
         self.faults.close()
         self.grant.close()
         self.ring.close()
@@ -506,24 +398,3 @@ class Supervisor:
         """Write a sentence to the log and to the job's events, because the job's owner can act on it."""
         self._note(message)
         self._event(reason, message)
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "hostname": socket.gethostname(),
-            "cpus": processes.available_cpus(),
-            "python": sys.version.split()[0],
-            "framework": self.settings.framework,
-        }
-
-
-def _oom_kills() -> int:
-    """Return how many processes the kernel's out-of-memory killer has killed in this container (cgroup v2 or v1)."""
-    for place in _OOM_COUNTS:
-        try:
-            with open(place) as file:
-                for line in file:
-                    if line.startswith("oom_kill "):
-                        return int(line.split()[1])
-        except (OSError, ValueError):
-            continue
-    return 0

@@ -20,9 +20,9 @@ from typing import Any
 
 from trainmaster.agent.zygote.fork_server import MARK, Birth
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import Cause, ExitCode
+from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 from trainmaster.host import pinning, processes
-from trainmaster.rank import failure_message, script
+from trainmaster.rank import failure_message, script_runner
 
 set_by_imports: dict[str, str | None] = {}
 """Variables that the imports of a learned zygote have set, or deleted (None), as they do in a rank."""
@@ -84,8 +84,8 @@ def execute(argv: list[str]) -> None:
 def run(entry: dict[str, Any]) -> None:
     """Run a Python entry in this fork as if it had been started. Does not return."""
     _refresh(os.environ)
-    script.customize()
-    code = script.run(entry)
+    script_runner.customize()
+    code = script_runner.run(entry)
     _leave(code)
 
 
@@ -106,7 +106,7 @@ def _refresh(env: Any) -> None:
         setattr(sys, stream, open(fd, "w", 1, "utf-8", "backslashreplace", closefd=False))  # noqa: SIM115
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc, assignment]
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    script.new_main()
+    script_runner.new_main()
 
 
 def _forget_zygotes_places() -> None:

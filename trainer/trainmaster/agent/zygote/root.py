@@ -29,14 +29,14 @@ from typing import Any, NoReturn
 
 from trainmaster.agent.zygote import child_setup, collective_backends, packets, preload, store_process
 from trainmaster.agent.zygote.fork_server import Birth, Child, Connection, Server
-from trainmaster.agent.zygote.registry import Nursery
+from trainmaster.agent.zygote.zygote_registry import Nursery
 from trainmaster.host import processes
-from trainmaster.rank import script
+from trainmaster.rank import script_runner
 
 MODULES = "TRAINMASTER_ZYGOTE_MODULES"  # comma-separated, imported by the pristine zygote; "": fork nothing
 DEFAULT_MODULES = (
     "torch,torch.distributed,torch.distributed.fsdp,torch.distributed.checkpoint,torch._dynamo,"
-    "trainmaster.train.loop,trainmaster.data.windows,trainmaster.models.gpt,trainmaster.models.moe,"
+    "trainmaster.train.loop,trainmaster.data.token_windows,trainmaster.models.gpt,trainmaster.models.moe,"
     "trainmaster.models.initialization,encodings.idna"
 )
 _READ_KMP = ("libiomp5", "libomp")  # Intel's and LLVM's OpenMP
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
     processes.die_with_parent(os.getppid(), signal.SIGTERM)
     processes.become_subreaper()
     processes.hurry()
-    script.forget_launch_path()
+    script_runner.forget_launch_path()
     server = Server()
     names = [] if options.bare else [n for n in os.environ.get(MODULES, DEFAULT_MODULES).split(",") if n]
     nursery = Nursery(server, forking=bool(names))

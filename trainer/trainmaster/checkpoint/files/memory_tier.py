@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from trainmaster.contract.wire.atomic_replace import replace
 from trainmaster.contract.wire.checkpoint_format import (
     Receipt,
     directory_name,
@@ -26,7 +27,6 @@ from trainmaster.contract.wire.checkpoint_format import (
     shard_name,
 )
 from trainmaster.contract.wire.message_codec import WireError, decode, encode
-from trainmaster.contract.wire.temporary import replace
 from trainmaster.host import memory
 
 try:  # the same sums by instructions made for them, in a ninth of the time

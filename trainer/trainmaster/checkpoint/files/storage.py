@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from trainmaster.contract.wire.temporary import temporary
+from trainmaster.contract.wire.atomic_replace import temporary
 from trainmaster.rank import injected_faults
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}

@@ -27,8 +27,8 @@ from torch.futures import Future
 from trainmaster.checkpoint.files.storage import Storage
 from trainmaster.checkpoint.state import capture
 from trainmaster.checkpoint.state import tagged_values as tagged
-from trainmaster.checkpoint.state.islands import as_wanted
-from trainmaster.checkpoint.state.tiers import RamFile
+from trainmaster.checkpoint.state.island_names import as_wanted
+from trainmaster.checkpoint.state.load_sources import RamFile
 from trainmaster.contract.wire.checkpoint_format import Chunk, Manifest, TensorIndex
 from trainmaster.errors import ConfigError
 
@@ -40,12 +40,14 @@ Wanted = tuple[Chunk, torch.dtype, Callable[[torch.Tensor], Any]]
 
 
 class ManifestReader(StorageReader):  # type: ignore[misc]
-    """A DCP storage reader that reads the chunks of a manifest."""
+    """A DCP storage reader that reads the chunks of a manifest. Its methods are those of torch's `StorageReader`."""
 
     def __init__(self, storage: Source, directory: str, tensors: Mapping[str, TensorIndex]) -> None:
         self.storage, self.directory, self.tensors = storage, directory, tensors
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Return the manifest's tensors in the form of DCP: shapes and offsets in elements, and where each chunk is.
+        Nothing is read from storage."""
         described: dict[str, Any] = {}
         where: dict[MetadataIndex, Chunk] = {}
         for name, tensor in self.tensors.items():
@@ -58,15 +60,20 @@ class ManifestReader(StorageReader):  # type: ignore[misc]
         return Metadata(described, storage_data=where)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Keep the places of the chunks that `read_metadata` returned."""
         self.where: dict[MetadataIndex, Chunk] = metadata.storage_data
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Return the plan of this rank unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Return the plans of all ranks unchanged: each rank reads what it needs by itself."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read the chunks of `plan` and pass each one to `planner`. Return a future that is already complete. Raises
+        OSError if a file cannot be read or is too short."""
         wanted = []
         for item in plan.items:
             dtype = capture.DTYPES[self.tensors[item.storage_index.fqn].dtype]
@@ -77,10 +84,11 @@ class ManifestReader(StorageReader):  # type: ignore[misc]
         return done
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        pass
+        """Do nothing: a reader is made for one checkpoint and used once."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return False, so that torch never chooses this reader for a path by itself: it needs a manifest."""
         return False
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from trainmaster.checkpoint.state import capture, shard_identity
-from trainmaster.checkpoint.state.save import Layout, Piece, lay_out, local_pieces
+from trainmaster.checkpoint.state.file_layout import Layout, Piece, lay_out
+from trainmaster.checkpoint.state.save import local_pieces
 
 
 class LocalState:

@@ -24,11 +24,11 @@ from typing import Any
 import torch
 
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum, into
+from trainmaster.checkpoint.state.file_layout import Layout, header
 from trainmaster.checkpoint.state.local_state import LocalState
-from trainmaster.checkpoint.state.save import Layout, header
 from trainmaster.contract.wire.checkpoint_format import Receipt, ShardFile
 from trainmaster.contract.wire.message_codec import encode
-from trainmaster.host import pod
+from trainmaster.host import pod_ranks
 
 _PAGE = mmap.PAGESIZE
 _SLACK = 4096  # bytes of a header beyond what its first version takes: numbers grow
@@ -257,8 +257,8 @@ class RamSaver:
 
     def _drop_foreign(self) -> None:
         """Remove files of older rounds that belong to ranks of other pods."""
-        first = self.rank - pod.local_rank()
-        here = range(first, first + pod.size())
+        first = self.rank - pod_ranks.local_rank()
+        here = range(first, first + pod_ranks.size())
         for step, round, rank in self.folder.names():
             if rank not in here and round < self.round:
                 self.folder.remove(step, round, rank)

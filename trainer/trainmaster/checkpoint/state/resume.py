@@ -17,11 +17,11 @@ from typing import Any
 from trainmaster import models
 from trainmaster.checkpoint.files import lineage
 from trainmaster.checkpoint.files.storage import Storage, open_storage
-from trainmaster.checkpoint.state.tiers import Inventory, Memory, RamFile, hear, tell
+from trainmaster.checkpoint.state.load_sources import Inventory, Memory, RamFile, hear, tell
 from trainmaster.contract.config import ModelConfig
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.checkpoint_format import MANIFEST, Lineage, Manifest, parse_directory
-from trainmaster.data.skips import Skips
+from trainmaster.data.skipped_samples import Skips
 from trainmaster.errors import ConfigError, Fenced, TrainmasterError
 
 Say = Callable[[str, str], None]
@@ -43,6 +43,7 @@ class Checkpoint:
 
     @property
     def path(self) -> str:
+        """Return the path of the checkpoint's directory, for messages and for programs that read it."""
         return f"{self.storage.root}/{self.directory}"
 
 

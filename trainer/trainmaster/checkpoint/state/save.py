@@ -7,12 +7,9 @@ step: parameters and optimizer state do not change before the optimizer runs, an
 
 from __future__ import annotations
 
-import functools
-import json
 import math
 import os
 import queue
-import struct
 import sys
 import threading
 import zlib
@@ -23,9 +20,10 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 
-from trainmaster.checkpoint.files.upload import METADATA, upload
-from trainmaster.checkpoint.state.capture import DTYPE_NAMES, Snapshot, blocks
-from trainmaster.checkpoint.state.islands import island_of
+from trainmaster.checkpoint.files.upload import upload
+from trainmaster.checkpoint.state.capture import Snapshot, blocks
+from trainmaster.checkpoint.state.file_layout import Piece, header, lay_out
+from trainmaster.checkpoint.state.island_names import island_of
 from trainmaster.contract.wire.checkpoint_format import directory_name, shard_name
 from trainmaster.errors import ConfigError
 
@@ -33,21 +31,6 @@ REPLICAS = "dpReplicate"
 """The axis of a mesh whose ranks all have the same state."""
 MAX_UNDER_WAY = 2
 """Saves whose files may wait in host memory at once; a further save waits for the oldest."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A contiguous block of a tensor that this rank saves: its offset and the shape of the whole tensor, in
-    elements."""
-
-    name: str
-    offset: list[int]
-    whole: list[int]
-    data: torch.Tensor
-
-    @property
-    def key(self) -> str:
-        return self.name if self.whole == list(self.data.shape) else f"{self.name}@{','.join(map(str, self.offset))}"
 
 
 @dataclass(frozen=True)
@@ -226,68 +209,6 @@ class Saver:
         print(f"trainmaster: {error}", file=sys.stderr)
         if self._on_result is not None:
             self._on_result({"step": step, "round": self.round, "rank": self.rank, "committed": False, "error": error})
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How pieces lie in a file in the safetensors format, after its header."""
-
-    entries: dict[str, Any]  # the entries of the header
-    chunks: dict[str, Any]  # {key: [name, shape of the whole, offset]} of the pieces that aren't whole tensors
-    parts: list[tuple[int, int, torch.Tensor]]  # (start, end, content)
-    size: int
-
-    @functools.cached_property
-    def entries_text(self) -> str:
-        return _json(self.entries)[1:-1]
-
-    @functools.cached_property
-    def chunks_text(self) -> str:
-        return _json(self.chunks)
-
-
-def lay_out(pieces: list[Piece], behind: Layout | None = None) -> Layout:
-    """Return the layout of `pieces`, placed after the pieces of `behind`. Raises ConfigError for an unsupported
-    dtype."""
-    entries: dict[str, Any] = dict(behind.entries) if behind else {}
-    chunks = dict(behind.chunks) if behind else {}
-    parts = list(behind.parts) if behind else []
-    position = behind.size if behind else 0
-    # Wide elements first: without holes between them (the format allows none) all are aligned. Then the small ones,
-    # since all ranks want those (step counts) and so read them at once.
-    for piece in sorted(pieces, key=lambda piece: (-piece.data.element_size(), piece.data.numel(), piece.key)):
-        tensor = piece.data.detach()
-        if tensor.dtype not in DTYPE_NAMES:
-            raise ConfigError(f"tensor {piece.name}: checkpoints can't keep {tensor.dtype}")
-        end = position + tensor.numel() * tensor.element_size()
-        entries[piece.key] = {
-            "dtype": DTYPE_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [position, end],
-        }
-        if piece.key != piece.name:
-            chunks[piece.key] = [piece.name, piece.whole, piece.offset]
-        parts.append((position, end, tensor))
-        position = end
-    return Layout(entries, chunks, parts, position)
-
-
-def header(layout: Layout, values: dict[str, Any], common: dict[str, Any], reserved: int = 0) -> bytes:
-    """Return the header of a checkpoint's file, padded to `reserved` bytes if it is shorter."""
-    metadata = {"chunks": layout.chunks_text, "values": _json(values), "common": _json(common)}
-    return file_header(layout, metadata, reserved)
-
-
-def file_header(layout: Layout, metadata: dict[str, str], reserved: int = 0) -> bytes:
-    """Return the header of any file in the safetensors format."""
-    parts = [part for part in (layout.entries_text, f'"{METADATA}":{_json(metadata)}') if part]
-    text = ("{" + ",".join(parts) + "}").encode()
-    text += b" " * max(-len(text) % 8, reserved - 8 - len(text))
-    return struct.pack("<Q", len(text)) + text
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _is_spokesman(tensor: DTensor, choice: int, replica: tuple[int, int]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from trainmaster.checkpoint.state import capture
-from trainmaster.checkpoint.state.islands import common_name, island_of
+from trainmaster.checkpoint.state.island_names import common_name, island_of
 from trainmaster.checkpoint.state.save import local_pieces
 
 

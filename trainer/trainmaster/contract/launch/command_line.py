@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainmaster.contract.launch import launcher_options
+from trainmaster.contract.launch.launch_errors import LaunchRefused
 from trainmaster.contract.launch.launchers import (
     ACCELERATE,
     Launcher,
     find_interpreted_launcher,
     find_launcher,
 )
+from trainmaster.contract.launch.option_tables import LOCAL_RANK, Launch, read_by_tables
 from trainmaster.contract.launch.python_options import is_python, program_of, read_python
-from trainmaster.contract.launch.refused import LaunchRefused
-from trainmaster.contract.launch.tables import LOCAL_RANK, Launch, read_by_tables
 from trainmaster.contract.launch.wrappers import Wrapped, unwrap
 
 Around = Callable[[list[str]], list[str]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from trainmaster.contract.launch.launch_errors import LaunchRefused
 from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED
-from trainmaster.contract.launch.refused import LaunchRefused
 
 _TARGET = {"module", "no_python", "run_path", "use_env"}  # they say what is started: obeyed
 _LOGS = "Trainmaster keeps the output of each rank in its own log"

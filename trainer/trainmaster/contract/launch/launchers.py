@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trainmaster.contract.launch.launch_errors import LaunchRefused
 from trainmaster.contract.launch.python_options import is_python
-from trainmaster.contract.launch.refused import LaunchRefused
 
 TORCHRUN = "torchrun"
 TORCH_LAUNCH = "torch.distributed.launch"

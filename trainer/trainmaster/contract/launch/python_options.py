@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.contract.launch.refused import LaunchRefused
+from trainmaster.contract.launch.launch_errors import LaunchRefused
 
 _NAME = re.compile(r"(?:python|pypy)(?:3(?:\.\d+)?t?)?")
 _WITH_VALUE = "XW"

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from trainmaster.contract.launch.launch_errors import LaunchRefused
 from trainmaster.contract.launch.launchers import find_launcher
 from trainmaster.contract.launch.python_options import is_python
-from trainmaster.contract.launch.refused import LaunchRefused
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash")

@@ -5,8 +5,8 @@ images that we don't control. Every message carries the protocol number; the ope
 both sides ignore fields that they don't know.
 """
 
+from trainmaster.contract.wire.causes_and_exit_codes import EXIT_CODES, Cause, ExitCode, Recurrence
 from trainmaster.contract.wire.checkpoint_format import Chunk, Lineage, Manifest, Receipt, ShardFile, TensorIndex
-from trainmaster.contract.wire.codes import EXIT_CODES, Cause, ExitCode, Recurrence
 from trainmaster.contract.wire.message_codec import PROTOCOL, WireError, altered, decode, encode
 from trainmaster.contract.wire.messages import (
     SESSION_HEADER,

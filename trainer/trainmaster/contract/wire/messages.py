@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from trainmaster.contract.wire.codes import Cause, Recurrence
+from trainmaster.contract.wire.causes_and_exit_codes import Cause, Recurrence
 from trainmaster.contract.wire.message_codec import PROTOCOL
 from trainmaster.contract.wire.pod_usage import Usage
 from trainmaster.contract.wire.training_times import Trained

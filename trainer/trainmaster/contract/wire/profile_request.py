@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from trainmaster.contract.wire.temporary import replace
+from trainmaster.contract.wire.atomic_replace import replace
 
 FILE = "record-steps"
 MOST = 100  # steps, as in training.profile

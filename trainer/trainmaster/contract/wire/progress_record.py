@@ -208,7 +208,10 @@ class ProgressRecord:
         return Control(*self._control.read())
 
     def claimant(self) -> int:
-        """Return the pid of the process that has claimed this record by a lock (`rank.injection`); 0: none has."""
+        """Return the pid of the process that has claimed this record by a lock; 0 if none has.
+
+        `executed_rank_observation` claims a record.
+        """
         asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = _LOCK.unpack(fcntl.fcntl(self.fd, fcntl.F_GETLK, asked))
         return 0 if kind == fcntl.F_UNLCK else int(pid)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from trainmaster.contract.wire.codes import Cause
+from trainmaster.contract.wire.causes_and_exit_codes import Cause
 from trainmaster.contract.wire.messages import Verdict
 
 LIMIT = 4096

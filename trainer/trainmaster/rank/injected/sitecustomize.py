@@ -51,9 +51,9 @@ def _begin_watching() -> None:
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
     sys.path.append(root)
     try:
-        from trainmaster.rank import injection
+        from trainmaster.rank import executed_rank_observation
 
-        injection.watch()
+        executed_rank_observation.watch()
     except Exception:  # noqa: BLE001  an interpreter for which the package isn't made: the program runs unwatched
         return
     finally:
@@ -71,7 +71,7 @@ def _inherits_record() -> bool:
 
 
 def _open_record() -> bool:
-    """Open the rank's record where a program above this one has it, and claim it as `injection` does.
+    """Open the rank's record where a program above this one has it, and claim it as `executed_rank_observation` does.
 
     `conda run` and all that starts programs by Python's `subprocess` close what they have inherited. The channel can't
     be opened in this way, so the agent finds this program's last words in its output. False: there is no record, or

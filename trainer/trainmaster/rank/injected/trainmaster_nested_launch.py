@@ -173,7 +173,7 @@ def _refuse(words: str) -> NoReturn:
     sys.stderr.write(words + "\n")
     sys.stderr.flush()
     with contextlib.suppress(Exception), _our_package():
-        codes = importlib.import_module("trainmaster.contract.wire.codes")
+        codes = importlib.import_module("trainmaster.contract.wire.causes_and_exit_codes")
         importlib.import_module("trainmaster.rank.failure_message").tell(codes.Cause.CONFIG_ERROR, words, "")
     os._exit(_DO_NOT_RESTART)
 

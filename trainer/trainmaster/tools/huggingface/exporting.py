@@ -12,9 +12,9 @@ from torch import Tensor
 from trainmaster.checkpoint.files import lineage
 from trainmaster.checkpoint.files.storage import PosixStorage, Storage, open_storage
 from trainmaster.checkpoint.state import capture
+from trainmaster.checkpoint.state.file_layout import file_header
 from trainmaster.checkpoint.state.load import load_tensors
 from trainmaster.checkpoint.state.resume import locate
-from trainmaster.checkpoint.state.save import file_header
 from trainmaster.contract.wire.checkpoint_format import Manifest
 from trainmaster.errors import ConfigError
 from trainmaster.models.model_options import LlamaOptions

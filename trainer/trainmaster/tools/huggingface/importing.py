@@ -14,7 +14,7 @@ from torch import Tensor
 from trainmaster import models
 from trainmaster.checkpoint.files import lineage, upload
 from trainmaster.checkpoint.files.storage import PosixStorage
-from trainmaster.checkpoint.state.save import header
+from trainmaster.checkpoint.state.file_layout import header
 from trainmaster.contract.config import ModelConfig
 from trainmaster.contract.wire.checkpoint_format import Lineage, Receipt, directory_name, receipt_name, shard_name
 from trainmaster.contract.wire.message_codec import encode

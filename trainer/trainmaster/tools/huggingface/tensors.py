@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainmaster.checkpoint.state.save import Layout, Piece, lay_out
+from trainmaster.checkpoint.state.file_layout import Layout, Piece, lay_out
 from trainmaster.models.model_options import LlamaOptions
 
 _OF_BLOCK = {

@@ -18,8 +18,8 @@ from trainmaster.models.moe import MoE
 from trainmaster.optim.optimizer import ShardOptimizer
 from trainmaster.parallel.blocks.precision import LossScale
 from trainmaster.parallel.collectives import all_reduce_
-from trainmaster.parallel.parallelize_module import parallelize
-from trainmaster.reduce.outer import Outer, fragments_of
+from trainmaster.parallel.parallelize_user_module import parallelize
+from trainmaster.reduce.diloco_islands import Outer, fragments_of
 from trainmaster.tools.parity.example import CONTEXT
 from trainmaster.tools.parity.rows import Row
 

@@ -22,7 +22,7 @@ from trainmaster.contract.config import (
     divisors,
 )
 from trainmaster.errors import ConfigError
-from trainmaster.models import layout
+from trainmaster.models import allowed_parallelism
 
 STEP = 1.5
 """A micro-batch size is compared only if it is at least this many times the next smaller one, so that a share with many
@@ -60,7 +60,7 @@ class Layout:
 
     @property
     def is_plain(self) -> bool:
-        return layout.is_plain(self.degrees, self.config.precision)
+        return allowed_parallelism.is_plain(self.degrees, self.config.precision)
 
     def axes_between_nodes(self, ranks_per_node: int) -> set[str]:
         """Return the axes whose groups don't all fit into one node. Neighbouring ranks share a node, and the axes of
@@ -176,7 +176,7 @@ def _allowed(config: TrainingConfig, parallelism: dict[str, Any], ranks: int) ->
     try:
         degrees = type(config.parallelism).model_validate(parallelism)
         found = Layout(config.model_copy(update={"parallelism": degrees}), ranks)
-        layout.validate(found.config)
+        allowed_parallelism.validate(found.config)
         _ = found.degrees, found.micro_batches
     except (ConfigError, ValueError):
         return None

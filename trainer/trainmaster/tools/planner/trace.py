@@ -26,7 +26,7 @@ from trainmaster import models, parallel
 from trainmaster.contract.config import ContextConfig, TensorConfig
 from trainmaster.models.experts import combined
 from trainmaster.models.layers import AuxiliaryLoss
-from trainmaster.parallel import context, expert_parallel, tensor_parallel
+from trainmaster.parallel import context_parallel, expert_parallel, tensor_parallel
 from trainmaster.parallel.blocks import float8, recompute
 from trainmaster.parallel.blocks.precision import DTYPES
 from trainmaster.parallel.mesh import Mesh
@@ -93,7 +93,7 @@ def trace(options: Any, part: Slice, time: int) -> Uses:
             tensor_parallel.apply(model, mesh["tp"], part.tensor)
             vocabulary = mesh.group("tp") if part.tensor.vocabulary else None
         if part.cp > 1:
-            context.apply(model, mesh.group("cp"), part.context)
+            context_parallel.apply(model, mesh.group("cp"), part.context)
         for _, module in named(model, plan_of(model).experts):
             tensor_parallel.rebase(
                 module, _evenly(mesh.experts().get_group("ep") if part.ep > 1 else None), tensor_parallel.local

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainmaster.tools.profiling.split import Split
+from trainmaster.tools.profiling.time_split import Split
 
 _TEMPLATE = Path(__file__).parent / "page.html"
 

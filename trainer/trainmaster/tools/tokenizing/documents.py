@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trainmaster.data.files import SKIPPED_FOLDERS, looks_like_text, translate, walk
+from trainmaster.data.text_files import SKIPPED_FOLDERS, looks_like_text, translate, walk
 from trainmaster.errors import DataError
 
 ROWS = 1024  # of a table that are in memory at once

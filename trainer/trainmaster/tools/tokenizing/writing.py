@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from trainmaster.contract.wire.temporary import temporary
-from trainmaster.data.tokens import about_path
+from trainmaster.contract.wire.atomic_replace import temporary
+from trainmaster.data.token_files import about_path
 from trainmaster.errors import ConfigError, DataError
 
 TOGETHER = 256  # documents, on all cores

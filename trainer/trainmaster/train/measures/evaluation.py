@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from trainmaster.contract.config import EvaluationConfig, TrainingConfig
-from trainmaster.data import IGNORED, heldout
+from trainmaster.data import IGNORED, heldout_samples
 from trainmaster.parallel import Parallel
 from trainmaster.parallel.collectives import all_reduce_
+from trainmaster.train.async_transfer import to_device
 from trainmaster.train.measures.early_stopping import Scores
-from trainmaster.train.transfer import to_device
 
 
 class Evaluation:
@@ -21,7 +21,7 @@ class Evaluation:
 
     def __init__(self, config: TrainingConfig, evaluation: EvaluationConfig, rows: int) -> None:
         """Open the data. Raises ConfigError if it is not fit for evaluations."""
-        self.source, self.samples = heldout.build(config, evaluation)
+        self.source, self.samples = heldout_samples.build(config, evaluation)
         self.tokens = self.source.valid_tokens(0, self.samples)
         of = f"{self.samples} of {self.source.fingerprint}"
         self.scores = Scores(of, evaluation.stop, keep_best=config.checkpoint.keepBest)

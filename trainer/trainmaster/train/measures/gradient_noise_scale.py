@@ -14,7 +14,7 @@ from typing import Any
 
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.errors import ConfigError
-from trainmaster.models.layout import is_plain
+from trainmaster.models.allowed_parallelism import is_plain
 
 DECAY = 0.95
 """Weight of earlier estimates in the average: a single estimate has an error as large as itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from trainmaster.train.measures.early_stopping import Scores
-from trainmaster.train.measures.utilization import Utilization
+from trainmaster.train.measures.mfu import Utilization
 
 EVERY_S = 10.0
 _MEMORY = {"ram": "the ranks' own memory", "peer": "memory, some of it a peer's"}

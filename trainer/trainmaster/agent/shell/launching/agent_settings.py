@@ -15,8 +15,8 @@ from trainmaster.agent import frameworks
 from trainmaster.agent.frameworks.framework import Framework
 from trainmaster.agent.shell.launching import command_interpreter
 from trainmaster.contract.launch import Command, launcher_options, parse
-from trainmaster.contract.launch.ask import OwnParsers
 from trainmaster.contract.launch.framework_packages import refusal
+from trainmaster.contract.launch.own_parser_process import OwnParsers
 from trainmaster.contract.wire import Assignment, Identity, environment
 from trainmaster.host import processes
 

@@ -13,7 +13,7 @@ from trainmaster.contract.launch import LaunchRefused
 from trainmaster.contract.launch.launchers import Launcher, find_interpreted_launcher, find_launcher
 from trainmaster.contract.launch.python_options import is_python, read_python
 from trainmaster.host import processes
-from trainmaster.rank.script import INJECTED
+from trainmaster.rank.script_runner import INJECTED
 
 LOOKS_AFTER_S = (1.0, 2.0, 5.0, 12.0, 40.0)
 """Pauses between looks after the start of a round: a shell script may prepare something before it launches."""

@@ -16,9 +16,9 @@ from typing import Any
 from trainmaster import __version__
 from trainmaster.agent.shell.launching.agent_settings import Settings
 from trainmaster.contract.launch import Command
+from trainmaster.contract.launch.launch_errors import LaunchRefused
 from trainmaster.contract.launch.launchers import ACCELERATE
 from trainmaster.contract.launch.python_options import is_python, read_python
-from trainmaster.contract.launch.refused import LaunchRefused
 from trainmaster.contract.wire import software
 from trainmaster.host import installed_versions
 

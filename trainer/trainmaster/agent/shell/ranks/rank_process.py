@@ -5,93 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import os
-import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from trainmaster.agent.shell.ranks.output_pipe import Output
 from trainmaster.agent.shell.ranks.verdict import exit_code_of
-from trainmaster.agent.shell.zygotes import Process
+from trainmaster.agent.shell.zygote_client import Process
 from trainmaster.agent.zygote import packets
 from trainmaster.contract.wire import Control, Phase, Progress, ProgressRecord, RankReport, RankState
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import COLLECTIVES, RESCUES
 from trainmaster.host import memory, processes
 from trainmaster.rank.stacks import Look
-
-_KEPT_LINES = 200
-_LINE_LIMIT = 4096  # bytes of a line that are kept; all are forwarded
-_READ = 65536
-_BAR_S = 10.0  # how often a line that is written over again and again is forwarded
-
-
-class Output:
-    """A pipe whose lines are forwarded to the agent's own output, with a prefix. The last lines are kept.
-
-    A progress bar writes over its line again and again. What it has written over is dropped, as on a terminal, and what
-    it shows is forwarded at intervals. `now` returns the seconds of a monotonic clock.
-    """
-
-    def __init__(self, prefix: str, now: Callable[[], float] = time.monotonic) -> None:
-        self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self.read_fd, False)
-        self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._prefix = prefix.encode()
-        self._rest = b""
-        self._now = now
-        self._forwarded_s = now()
-        asyncio.get_running_loop().add_reader(self.read_fd, self.drain)
-
-    def started(self) -> None:
-        """Close our writing end, because the process has its own now."""
-        os.close(self.write_fd)
-        self.write_fd = -1
-
-    def drain(self) -> None:
-        """Read what the pipe holds. The last output of a process is read before its end is handled."""
-        while self.read_fd >= 0:
-            try:
-                data = os.read(self.read_fd, _READ)
-            except BlockingIOError:
-                return
-            if not data:
-                self.close()
-                return
-            self._forward(data)
-
-    def close(self) -> None:
-        if self.read_fd < 0:
-            return
-        asyncio.get_running_loop().remove_reader(self.read_fd)
-        os.close(self.read_fd)
-        self.read_fd = -1
-        if self.write_fd >= 0:
-            self.started()
-        if self._rest:
-            self._forward(b"\n")
-
-    def _forward(self, data: bytes) -> None:
-        *whole, rest = (self._rest + data).split(b"\n")
-        self._rest = _shown(rest)
-        if b"\r" in rest and self._rest and self._now() - self._forwarded_s >= _BAR_S:
-            whole.append(self._rest)
-        if not whole:
-            return
-        self._forwarded_s = self._now()
-        shown = [_shown(line).rstrip(b"\r") for line in whole]
-        self.lines.extend(line[:_LINE_LIMIT].decode(errors="replace") for line in shown)
-        with contextlib.suppress(OSError, ValueError):  # our output has no reader any more: the lines are kept
-            sys.stdout.buffer.write(b"".join(self._prefix + line + b"\n" for line in shown))
-            sys.stdout.buffer.flush()
-
-
-def _shown(line: bytes) -> bytes:
-    """Return what is left of a line in which carriage returns go back to its beginning, as a terminal shows it. Those
-    at its end have written over nothing yet."""
-    text = line.rstrip(b"\r")
-    return text.rpartition(b"\r")[2] + line[len(text) :]
 
 
 class Rank:

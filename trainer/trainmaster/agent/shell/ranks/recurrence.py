@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from trainmaster.agent.shell.ranks.last_output import USAGE_ERROR, last_said
-from trainmaster.contract.wire.codes import Recurrence
+from trainmaster.contract.wire.causes_and_exit_codes import Recurrence
 from trainmaster.host.failure_signatures import speaks_of_device_or_collective
 
 _LAST_CODE = 127  # higher ones are a shell's for signals

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainmaster.agent.shell.ranks.rank_process import Rank
 from trainmaster.agent.shell.ranks.verdict import End, exit_code_of, judge
-from trainmaster.agent.shell.zygotes import Process, signal_all
+from trainmaster.agent.shell.zygote_client import Process, signal_all
 from trainmaster.contract.wire import Assignment, Cause, Control, ExitCode, Phase, Verdict, channel
 from trainmaster.contract.wire.progress_record import OBEYS_STOP
 from trainmaster.host import processes

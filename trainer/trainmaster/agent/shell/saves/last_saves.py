@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from trainmaster.agent.shell.ranks.round import Round
-from trainmaster.agent.shell.saves.uploads import Uploads
+from trainmaster.agent.shell.saves.upload_queue import Uploads
 
 STOP_LIMIT_S = 60.0
 """Seconds that ranks wait at most if the job is to stop: it can be resumed from an earlier checkpoint."""

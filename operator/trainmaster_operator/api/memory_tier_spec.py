@@ -1,0 +1,35 @@
+"""`spec.checkpoint.ram`: the memory tier of checkpoints."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from trainmaster.contract.config import Strict
+from trainmaster_operator.api.quantities import QuantityOrNone
+
+
+class RamSpec(Strict):
+    """Checkpoints in the memory of the job's own pods: fast to write, fast to read, gone with the pod."""
+
+    every: int | None = Field(
+        None,
+        ge=0,
+        le=10**9,
+        description="Number of steps between two checkpoints in memory. 0: state is saved to memory only when another "
+        "rank has failed. Default: the number of steps with which saving takes at most 1 % of the time.",
+    )
+    peers: int = Field(
+        1,
+        ge=0,
+        le=1,
+        description="Number of copies of each pod's checkpoints that are kept in pods on other nodes. With 1 the loss "
+        "of one pod loses no saved state; with 0 the checkpoints in memory are lost with their pod. "
+        "Default: 1.",
+    )
+    limit: QuantityOrNone | None = Field(
+        None,
+        description="Memory of each pod for checkpoints, as a Kubernetes quantity such as 4Gi. It must hold the pod's "
+        "own checkpoints and the copies for another pod, each up to twice the size of the saved state. It "
+        "is added to the memory request and limit of the first container. 0 means that no checkpoints are "
+        "kept in memory; then every and peers must not be set. Default: 1Gi for each rank of the pod.",
+    )

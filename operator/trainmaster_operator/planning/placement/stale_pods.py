@@ -1,0 +1,89 @@
+"""Pods whose incarnation is over: when they are removed, and how long their replacements wait for their end."""
+
+from __future__ import annotations
+
+from trainmaster_operator.planning.facts.observation import PodRecord, PodToDelete
+from trainmaster_operator.planning.facts.view import ENDED, View
+
+UNHEARD_S = 15.0
+"""Seconds within which a live kubelet notices a pod. Usually it takes a second or less, and longer when the kubelet
+restarts."""
+
+PATIENCE_S = 5.0
+"""Seconds for which the replacement of a pod that storage fences off waits until the kubelet confirms the end of the
+old pod. After that the replacement is created while the old pod still exists. The old pod keeps its devices until it
+has ended, so no other pod gets them."""
+
+SCRIPT_FORCE_AFTER_S = 20.0
+"""The same for a script's pod on a node that does not answer the cluster, counted from the last answer of a leader
+to its agent. Within this time the isolated agent has ended its ranks: it takes at most 18 s
+(`trainmaster.agent.shell.self_fencing`), and two more seconds are for the end of the processes."""
+
+
+def stale(view: View) -> tuple[PodToDelete, ...]:
+    """Return the pods to delete because their incarnation is over. The round of those that had a rank is over too,
+    because one write raised both numbers.
+
+    A pod is removed by force only if it is dead or harmless: it has ended; or its node is lost and the storage fence
+    stops what may still run there; or its node did not notice it, and its agent would be refused if it started after
+    all. A script's own files have no fence, so on a lost node its pod is removed after the time in which its agent has
+    ended its ranks.
+
+    A living pod gets the grace period of the template for its sidecars and hooks. Its agent is refused as soon as its
+    incarnation is over; it kills its ranks and ends at once.
+    """
+    deletes = []
+    for pod in view.others:
+        if pod.slot < view.slots and pod.incarnation > view.incarnations[pod.slot]:
+            continue  # The pod belongs to a newer status than this one; the next pass will read it.
+        ended = pod.phase in ENDED and not pod.lingers
+        lost = pod.node_lost and (not view.scripted or _unanswered_s(pod) >= SCRIPT_FORCE_AFTER_S)
+        grace: float | None
+        if ended or lost or ignored(pod):
+            grace = 0.0
+        elif pod.deleting:
+            continue
+        else:
+            grace = _own_grace_s(view)
+        deletes.append(
+            PodToDelete(
+                pod.name, pod.uid, "a newer pod of this slot replaces it", grace, replaced=pod.slot < view.slots
+            )
+        )
+    return tuple(deletes)
+
+
+def _own_grace_s(view: View) -> float | None:
+    """Return the grace period in seconds; None for that of the pod's spec. An API server understands 0 as the order
+    to remove the pod without waiting for its kubelet, so a template with 0 gets 1 second."""
+    given = (view.spec.workers.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return 1.0 if given == 0 else None
+
+
+def ignored(pod: PodRecord) -> bool:
+    """Return whether the pod's node has not noticed it for so long that the node seems not to answer."""
+    return pod.unheard_s >= UNHEARD_S
+
+
+def stale_due_s(view: View) -> float | None:
+    """Return the seconds until a pod whose end is not confirmed is removed, or until its replacement no longer
+    waits; None if there is none."""
+    waits = [
+        SCRIPT_FORCE_AFTER_S - _unanswered_s(pod) if view.scripted else PATIENCE_S - pod.deleting_s
+        for pod in view.others
+        if pod.deleting
+    ]
+    return min((wait for wait in waits if wait > 0), default=None)
+
+
+def _unanswered_s(pod: PodRecord) -> float:
+    """Return the seconds since a leader of the job last answered the pod's agent. The agent cannot know of a later
+    directive."""
+    return pod.unanswered_s or pod.deleting_s
+
+
+def is_past_waiting(view: View, pod: PodRecord) -> bool:
+    """Return whether the replacement no longer waits for the end of this pod: sidecars may use their whole grace
+    period, an agent may not react, or a process may wait in the kernel. A script's files have no fence, so for its
+    pods the operator always waits."""
+    return not view.scripted and pod.deleting and pod.deleting_s >= PATIENCE_S
