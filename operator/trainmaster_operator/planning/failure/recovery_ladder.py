@@ -25,7 +25,7 @@ from trainmaster_operator.planning.failure import (
     retry,
     rule_matching,
 )
-from trainmaster_operator.planning.lifecycle import elastic, suspend
+from trainmaster_operator.planning.lifecycle import elastic, recovery_clock, suspend
 from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import open_round
 
@@ -178,7 +178,7 @@ def _restart(view: View, fault: Fault, rung: Rung, charged: Rung, how: str = "",
         pod=fault.pod,
         step=step,
         startedAt=rfc3339(view.now - fault.age_s),
-        clock={name: round(max(0.0, seconds), 4) for name, seconds in fault.clock.items()},
+        clock=recovery_clock.begun(fault.clock, fault.age_s),
     )
     return changed(
         status,

@@ -10,9 +10,10 @@ from trainmaster_operator.planning.facts.change import Change, changed, counted,
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery
 from trainmaster_operator.planning.facts.observation import PodToDelete
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.times import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.lifecycle import revision, saving
+from trainmaster_operator.planning.lifecycle.recovery_clock import wall_s
 from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import open_round, sizes
 
@@ -88,7 +89,7 @@ def given_up(recoveries: list[Recovery], now: float) -> list[Recovery]:
     return [
         r
         if r.totalSeconds is not None
-        else r.model_copy(update={"totalSeconds": round(since(r.startedAt, now), 4), "overtaken": True})
+        else r.model_copy(update={"totalSeconds": wall_s(r, now), "overtaken": True})
         for r in recoveries
     ]
 
