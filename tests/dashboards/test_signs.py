@@ -33,7 +33,7 @@ def shown(folder: Path, uid: str, title: str, jobs: Sequence[Job], controller: C
     (panel,) = [panel for panel in panels(dashboards()[uid]) if panel["title"] == title]
     (target,) = panel["targets"]
     write_blocks(openmetrics(scenes.END_S - LENGTH_S, LENGTH_S, jobs, controller), folder)
-    expr = Chosen(everything().variables, LENGTH_S, 4 * STEP_S).fill(target["expr"])
+    expr = Chosen(everything().variables, LENGTH_S, 4 * STEP_S, STEP_S).fill(target["expr"])
     with serving(folder, lookback_s=0.9 * STEP_S) as prometheus:
         return prometheus.at(expr, scenes.END_S)
 

@@ -118,7 +118,8 @@ def test_a_phase_is_added_to_a_clock_once_however_often_agents_report_it() -> No
 
 SECONDS = st.one_of(st.floats(0, 100), st.sampled_from([0.0, -1.0, 1e12, math.inf, math.nan]))
 CLOCKS = st.dictionaries(
-    st.sampled_from(["decide", "drain", "fork", "imports", "rendezvous", "build", "load", "first_step", "other"]), SECONDS
+    st.sampled_from(["decide", "drain", "fork", "imports", "rendezvous", "build", "load", "first_step", "other"]),
+    SECONDS,
 )
 
 

@@ -3,10 +3,10 @@
 detect decide | drain schedule start | drain fork imports rendezvous | build load first_step
 the fault     | pods that go, pods that come, their agents | the ranks meet | from there to their first step
 
-Ranks wait for each other twice: in the rendezvous, and in the first step. The time of an agent that waits is the time of
-another one that works, so it is counted where it was spent: up to the meeting by the agent that came last, which waited
-for nobody, and from there on by the agent that was the last to begin the first step. So the phases are parts of one
-line, and their sum is never more than the time that has passed since the failure.
+Ranks wait for each other twice: in the rendezvous, and in the first step. While one agent waits another one works, so
+the time is counted where it was spent: up to the meeting by the agent that came last, which waited for nobody, and from
+there on by the agent that was the last to begin the first step. So the phases are parts of one line, and their sum is
+never more than the time that has passed since the failure.
 """
 
 from __future__ import annotations

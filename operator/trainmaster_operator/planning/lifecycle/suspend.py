@@ -87,9 +87,7 @@ def removals(view: View) -> tuple[PodToDelete, ...]:
 def given_up(recoveries: list[Recovery], now: float) -> list[Recovery]:
     """Return the recoveries with those closed that the end of the job or a suspend interrupted."""
     return [
-        r
-        if r.totalSeconds is not None
-        else r.model_copy(update={"totalSeconds": wall_s(r, now), "overtaken": True})
+        r if r.totalSeconds is not None else r.model_copy(update={"totalSeconds": wall_s(r, now), "overtaken": True})
         for r in recoveries
     ]
 

@@ -220,9 +220,7 @@ def _counted_without_cause(view: View, words: str, ahead: list[AgentRecord]) -> 
         "phase": JobPhase.RECOVERING,
         "spent": failure_budget.charge(limits, list(status.spent), Rung.IN_PLACE, job_totals.OTHER, step, at),
         "recoveries": [*status.recoveries, record][-RECOVERIES:],
-        "lastFailure": Failure(
-            cause=job_totals.OTHER, message=words, step=step, round=status.round, time=rfc3339(at)
-        ),
+        "lastFailure": Failure(cause=job_totals.OTHER, message=words, step=step, round=status.round, time=rfc3339(at)),
         "restarts": status.restarts.model_copy(update={"inPlace": status.restarts.inPlace + 1}),
     }
 
