@@ -259,6 +259,7 @@ def recovery() -> Any:
                         unit="short",
                         decimals=0,
                         events=True,
+                        stacked=True,
                         colors=SUSPICION_COLORS,
                         none="No suspicion in this time",
                     ),
