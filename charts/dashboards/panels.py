@@ -97,6 +97,9 @@ class Query:
 Steps = Sequence[tuple[float | None, str]]
 """(from this value on, colour); the first has None."""
 
+AXIS_WIDTH = 72
+"""In pixels: room for a number with its unit."""
+
 GOODPUT: Steps = ((None, RED), (0.8, ORANGE), (0.9, YELLOW), (0.95, BLUE))
 """Never green: time in which a job is held, waits or hangs is not in it."""
 FEW: Steps = ((None, PLAIN), (1, YELLOW), (5, RED))
@@ -217,6 +220,8 @@ def curves(
         .unit(unit)
         .no_value(none)
         .line_width(1)
+        # One width for all, so that a time is at one place in panels above each other.
+        .axis_width(AXIS_WIDTH)
         .fill_opacity(40 if stacked else 8)
         .show_points(looks.VisibilityMode.AUTO)
         .legend(legend)
