@@ -249,7 +249,8 @@ def curves(
         panel = panel.thresholds(_thresholds(steps)).thresholds_style(
             common.GraphThresholdsStyleConfig().mode(looks.GraphThresholdsStyleMode.DASHED)
         )
-    for name, color in (colors or {}).items():
+    named = [query.legend for query in given if "{{" not in query.legend]
+    for name, color in {**dict(zip(named, (GREEN, BLUE, ORANGE), strict=False)), **(colors or {})}.items():
         panel = panel.override_by_name(name, [_fixed(color)])
     return panel
 
