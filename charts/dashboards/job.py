@@ -27,7 +27,7 @@ from charts.dashboards.panels import (
     number,
     rows,
 )
-from charts.dashboards.promql import happened, or_unknown
+from charts.dashboards.promql import before, happened, or_unknown
 
 IN = 'namespace="$namespace", job="$job"'
 NO_JOB = "Not known: no operator tells of it"
@@ -54,6 +54,7 @@ def _rate(name: str, by: str = "") -> str:
 def job() -> Any:
     # It ends with the job, though the last seconds are still in the window.
     runs = f'and on () max(trainmaster_job_phase{{{IN}, phase=~"{ACTIVE}"}})'
+    desired = f'trainmaster_job_workers{{{IN}, state="desired"}}'
     lost = _rate("lost_seconds_total")
     time = f"({_rate('useful_seconds_total')} + {lost})"
     return page(
@@ -436,10 +437,7 @@ def job() -> Any:
             ),
             annotation(
                 "Resizes",
-                " != ".join(
-                    f'max(trainmaster_job_workers{{{IN}, state="desired"}}{before})'
-                    for before in ("", " offset $__interval")
-                ),
+                f"max({desired}) != max({before(desired)})",
                 "Resize",
                 "another number of workers is asked for",
                 "blue",

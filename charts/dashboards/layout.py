@@ -15,6 +15,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 from charts.dashboards.panels import PINK, source
+from charts.dashboards.promql import before
 
 
 def variable_of_source() -> dashboard.DatasourceVariable:
@@ -54,8 +55,8 @@ def annotation(name: str, expr: str, title: str, text: str, color: str) -> dashb
 
 def took_over() -> dashboard.AnnotationQuery:
     """A mark where an operator begins to lead: another one, or the same after a restart."""
-    epoch = "max(trainmaster_leader_epoch{})"
-    expr = f"{epoch.format('')} > {epoch.format(' offset $__interval')}"
+    epoch = "trainmaster_leader_epoch"
+    expr = f"max({epoch}) > max({before(epoch)})"
     return annotation("Operator began to lead", expr, "An operator began to lead", "the first, or another one", PINK)
 
 

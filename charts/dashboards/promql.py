@@ -6,6 +6,11 @@ LEADS = "(sum(trainmaster_leader) > 0)"
 UNKNOWN = "not known: no operator leads"
 
 
+def before(selector: str) -> str:
+    """The value at the point before. If a scrape failed there, or no operator led, the last one that is known."""
+    return f"last_over_time({selector}[$__rate_interval] offset $__interval)"
+
+
 def happened(selector: str, by: str = "", of: str = "") -> str:
     """How often a counter was raised since the point before, as a curve of whole numbers: one event is in one point.
 
@@ -13,10 +18,10 @@ def happened(selector: str, by: str = "", of: str = "") -> str:
     labels that are summed over. `of`: the labels that name a counter, whichever operator tells of it; "": all of them.
     A counter that fell has begun again at 0.
     """
-    now, before = selector, f"{selector} offset $__interval"
+    now, then = selector, before(selector)
     if of:
-        now, before = f"max by ({of}) ({now})", f"max by ({of}) ({before})"
-    return f"sum{f' by ({by})' if by else ''} ({now} - {before} >= 0 or {now} < {before})"
+        now, then = f"max by ({of}) ({now})", f"max by ({of}) ({then})"
+    return f"sum{f' by ({by})' if by else ''} ({now} - {then} >= 0 or {now} < {then})"
 
 
 def grown(selector: str, by: str = "") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -126,3 +126,19 @@ def test_an_operator_that_the_api_server_refuses_is_named_on_the_dashboard_of_th
             "kubectl logs deployment/trainmaster-operator -n trainmaster-system",
         )
     }
+
+
+def test_what_happens_while_a_scrape_fails_is_one_bar_after_it(tmp_path: Path, run: str) -> None:
+    def lost(now: float, value: float, labels: Mapping[str, str]) -> float | None:
+        return None if 3000 < now < 3090 else 3.0 * (now >= 3030)
+
+    (panel,) = [
+        panel for panel in panels(dashboards()["trainmaster-operator"]) if panel["title"] == "Agents that were lost"
+    ]
+    begin_s = scenes.END_S - LENGTH_S
+    failed = Controller(change={"agents_lost_total": lost})
+    write_blocks(openmetrics(begin_s, LENGTH_S, scenes.calm(), failed), tmp_path)
+    expr = Chosen(everything().variables, LENGTH_S, 4 * STEP_S, STEP_S).fill(panel["targets"][0]["expr"])
+    with serving(tmp_path, lookback_s=0.9 * STEP_S) as prometheus:
+        (series,) = prometheus.over(expr, begin_s, scenes.END_S, STEP_S)
+    assert [(at_s - begin_s, value) for at_s, value in series.points if value] == [(3090.0, 3.0)]
