@@ -300,7 +300,22 @@ def scrape() -> Iterator[str]:
         sizes = [f"{one[name] / 1e6:.3g} MB" for name in ("bytes", "bytes compressed")]
         rows.append([f"{int(jobs):,}", f"{one['series']:,.0f}", *sizes, f"{first:.3f} s", f"{later:.3f} s"])
     yield from table(["jobs", "series", "text", "compressed", "first scrape", "later"], rows)
+    operators = [case for case in cases if ", operator " in case.case]
+    if not operators:
+        return
+    yield ""
+    yield "The CPU time of a whole operator that leads these jobs, for each later scrape, with the metrics of single"
+    yield "jobs and without them (`metrics.jobs=false`), and as a share of one core if it is scraped every 30 seconds."
+    yield ""
+    rows = []
+    for jobs in dict.fromkeys(case.case.partition(" jobs, ")[0] for case in operators):
+        both = [by[f"{jobs} jobs, operator {how} metrics of jobs"].median for how in ("with", "without")]
+        shares = [f"{100 * seconds / SCRAPED_EVERY_S:.2f} %" for seconds in both]
+        rows.append([f"{int(jobs):,}", *(f"{1000 * seconds:.1f} ms" for seconds in both), *shares])
+    yield from table(["jobs", "with", "without", "with, of a core", "without, of a core"], rows)
 
+
+SCRAPED_EVERY_S = 30.0
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "trainer": trainer,

@@ -1,19 +1,26 @@
-"""What a scrape of the operator's metrics costs: series, bytes and seconds with 100, 1,000 and 10,000 jobs.
+"""What a scrape of the operator's metrics costs: series, bytes and seconds with 100, 1,000 and 10,000 jobs, and what an
+operator needs for it with and without the metrics of single jobs.
 
     python -m benchmarks.scrape
 
 One job in ten runs, with two agents; the others wait, or have ended lately. The first scrape writes the lines of all
 jobs. A later one finds one job in ten changed, which is more than a fleet does in 15 seconds. Seconds are CPU time of
 the thread that writes the text; nothing waits in it. Compressing and sending are not in it.
+
+The operator of the second half leads, and its cache has the same jobs; it is a real one, whose cluster is in memory.
+Its later scrapes are measured: all metrics of the operator, with those of single jobs and without them.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import gzip
+import random
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +28,8 @@ from benchmarks.record import Case, write
 from trainmaster.contract.wire import Identity, RankReport, RankState, Report, Usage
 from trainmaster_operator.cluster.port import JOB
 from trainmaster_operator.control.job_usage_and_mfu import JobUsage
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import (
     CheckpointStatus,
     Condition,
@@ -34,7 +43,9 @@ from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
 from trainmaster_operator.runtime.cache.informer import JobKey
+from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.observability.job_metrics import JobMetrics
+from trainmaster_operator.runtime.operator import Operator, Settings
 
 LIMIT_S = 2.0
 NOW = 1_800_000_000.0
@@ -78,7 +89,13 @@ def record(number: int) -> JobRecord:
         totals=Totals(failures={"Crash": 2, "NodeLost": 1}, recoveries=3, lostSteps=7, phases={"detect": 1.5}),
         workers=WorkersStatus(replicas=2, ready=2),
         progress=ProgressStatus(
-            step=700, totalSteps=1000, loss="1.25", tokensPerSecond=1e5, stepsPerSecond=2.0, memoryStep=690
+            step=700,
+            totalSteps=1000,
+            loss="1.25",
+            tokensPerSecond=1e5,
+            stepsPerSecond=2.0,
+            memoryStep=690,
+            updatedAt=rfc3339(NOW - 1),
         ),
         checkpoint=CheckpointStatus(step=650, round=2, time=rfc3339(NOW - 30)),
         conditions=[Condition(type=kind, status="True", reason=kind) for kind in ("Scheduled", "Running")],
@@ -113,11 +130,58 @@ def measure(jobs: int, repetitions: int) -> list[Case]:
             began = time.thread_time()
             text = metrics.render(records, NOW)
             case.samples.append(time.thread_time() - began)
-            records = [replace(r) if number % 10 == 5 else r for number, r in enumerate(records)]
+            records = changed(records)
     lines = text.decode().splitlines()
     count = sum(not line.startswith("#") for line in lines)
     sizes = {"series": count, "bytes": len(text), "bytes compressed": len(gzip.compress(text, 1))}
     return [first, later, *(Case(f"{jobs} jobs, {what}", SYSTEM, "", [float(n)]) for what, n in sizes.items())]
+
+
+def changed(records: list[JobRecord]) -> list[JobRecord]:
+    """What a later scrape finds: one record in ten is another one."""
+    return [replace(r) if number % 10 == 5 else r for number, r in enumerate(records)]
+
+
+class Cache:
+    """The jobs of an operator, without a watch."""
+
+    kind, age_s = JOB, 0.0
+
+    def __init__(self, records: list[JobRecord]) -> None:
+        self.records = records
+
+    def values(self) -> Iterator[JobRecord]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+def measure_operator(jobs: int, repetitions: int, *, of_jobs: bool) -> Case:
+    """The CPU time of an operator that leads for each scrape but the first. `of_jobs`: with metrics of single jobs."""
+    case = Case(f"{jobs} jobs, operator {'with' if of_jobs else 'without'} metrics of jobs", SYSTEM, "CPU s")
+
+    async def scraped() -> None:
+        clock = asyncio.get_running_loop().clock  # type: ignore[attr-defined]
+        settings = Settings(operator_url="", identity="measured", job_metrics=of_jobs)
+        operator = Operator(MemoryCluster(MemoryStore()), clock, random.Random(1), settings)
+        work = asyncio.create_task(operator.run())
+        while not operator.leader.leading:
+            await asyncio.sleep(1)
+        watched, cache = operator.jobs, Cache([record(number) for number in range(jobs)])
+        operator.jobs = cache  # type: ignore[assignment]
+        for _ in range(repetitions + 1):
+            began = time.thread_time()
+            operator.render_metrics()
+            case.samples.append(time.thread_time() - began)
+            cache.records = changed(cache.records)
+        operator.jobs = watched
+        operator.stop()
+        await work
+
+    run_virtual(scraped())
+    del case.samples[0]
+    return case
 
 
 def main() -> int:
@@ -127,8 +191,10 @@ def main() -> int:
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
     cases = [case for jobs in given.jobs for case in measure(jobs, given.repetitions)]
+    for jobs in given.jobs:
+        cases += [measure_operator(jobs, given.repetitions, of_jobs=of_jobs) for of_jobs in (True, False)]
     for case in cases:
-        print(f"{case.case:32} {case.median:14,.3f} {case.unit}".rstrip(), flush=True)
+        print(f"{case.case:48} {case.median:14,.3f} {case.unit}".rstrip(), flush=True)
     if not given.no_write:
         print(f"written to {write('scrape', cases)}")
     slow = [case for case in cases if case.unit == "CPU s" and case.median > LIMIT_S]

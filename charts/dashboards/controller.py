@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from charts.dashboards import signs
-from charts.dashboards.layout import page, variable
+from charts.dashboards.layout import page, took_over, variable
 from charts.dashboards.panels import (
     BLUE,
     GREEN,
@@ -13,7 +13,11 @@ from charts.dashboards.panels import (
     NOBODY_LEADS,
     NOTHING_SCRAPED,
     ORANGE,
+    PINK,
+    PLAIN,
+    PURPLE,
     RED,
+    TEAL,
     YELLOW,
     Column,
     Query,
@@ -21,6 +25,7 @@ from charts.dashboards.panels import (
     number,
     rows,
 )
+from charts.dashboards.promql import happened
 
 IN = 'namespace=~"$namespace", pod=~"$pod"'
 RESULT_COLORS = {"ok": GREEN, "conflict": YELLOW, "unavailable": ORANGE, "error": RED}
@@ -40,11 +45,26 @@ ANSWER_COLORS = {
     "gone": GREY,
     "throttled": YELLOW,
     "unavailable": ORANGE,
-    "unauthorized": RED,
-    "bad": "dark-red",
-    "error": "light-red",
+    "unauthorized": PINK,
+    "bad": PURPLE,
+    "error": RED,
 }
+VERB_COLORS = {
+    "get": GREEN,
+    "list": BLUE,
+    "watch": GREY,
+    "create": YELLOW,
+    "apply": ORANGE,
+    "patch": TEAL,
+    "update": PINK,
+    "update_status": PURPLE,
+    "delete": RED,
+}
+WRITE_COLORS = {"progress": GREEN, "intent": BLUE, "create": YELLOW, "delete": RED, "resize": PURPLE}
+KIND_COLORS = {"DistributedTrainingJob": GREEN, "Pod": BLUE}
 EVENT_COLORS = {"told": GREEN, "counted": BLUE, "dropped": ORANGE, "failed": RED}
+LIMIT_BYTES = 2**30
+"""Of the operator's container, as the chart has it."""
 _RECENT = "$__rate_interval"
 
 
@@ -89,11 +109,11 @@ def operator() -> Any:
                     number(
                         2,
                         "Operators",
-                        "Operators that are scraped. Good: as many as the chart's replicas, 2 by default. With one, a "
-                        "new leader has to start first, which takes seconds longer.",
+                        "Operators that are scraped, whether one leads or not. Good: as many as the chart's replicas, "
+                        "2 by default. With one, a new leader has to start first, which takes seconds longer.",
                         Query(f"count(trainmaster_leader{{{IN}}})"),
                         unit="short",
-                        steps=((None, YELLOW), (2, GREEN)),
+                        steps=((None, YELLOW), (2, PLAIN)),
                     ),
                     number(
                         3,
@@ -145,11 +165,10 @@ def operator() -> Any:
                         "Fleet.",
                         Query(signs.of_operators(IN)),
                         [
-                            Column("namespace", "Namespace"),
-                            Column("pod", "Operator", width=240),
-                            Column("sign", "What is wrong", width=270),
-                            Column("command", "Type this first", width=580),
-                            Column("runbook", "Runbook"),
+                            Column("pod", "Operator", width=270),
+                            Column("sign", "What is wrong", width=370, patterns=signs.COLORS),
+                            Column("command", "Type this first", width=610),
+                            Column("runbook", "Runbook", width=130),
                         ],
                         span=24,
                         none="No sign that anything is wrong",
@@ -181,6 +200,8 @@ def operator() -> Any:
                         ],
                         unit="s",
                         steps=((None, GREEN), (1, RED)),
+                        colors={"wait": GREEN, "look": BLUE, "decision about a failure": ORANGE},
+                        up_to=1.2,
                         none=NOTHING_SCRAPED,
                     ),
                     curves(
@@ -196,10 +217,12 @@ def operator() -> Any:
                     curves(
                         10,
                         "Delay of the main loop",
-                        "How much later than asked the operator's loop came back. Good: below 0.05 s. Above a second "
-                        "the operator has too little CPU.",
+                        "How much later than asked the operator's loop came back. Good: below 0.05 s, with single "
+                        "peaks of some tenths. Above a second the operator has too little CPU.",
                         Query(f"max by (pod) (trainmaster_event_loop_lag_seconds{{{IN}}})", "{{pod}}"),
                         unit="s",
+                        steps=((None, GREEN), (1, RED)),
+                        up_to=1.2,
                         none=NOTHING_SCRAPED,
                     ),
                 ],
@@ -221,10 +244,13 @@ def operator() -> Any:
                     curves(
                         12,
                         "Time of a call by verb",
-                        "99 of 100 take at most so long. Good: below 0.1 s. Each restart of a pod waits for several "
-                        "calls.",
+                        "99 of 100 take at most so long. Good: below 0.1 s, with single peaks of some tenths. Each "
+                        "restart of a pod waits for several calls.",
                         Query(_slowest("api_call_seconds", by="verb"), "{{verb}}"),
                         unit="s",
+                        steps=((None, GREEN), (1, RED)),
+                        colors=VERB_COLORS,
+                        up_to=1.2,
                         none=NOTHING_SCRAPED,
                     ),
                     curves(
@@ -234,16 +260,20 @@ def operator() -> Any:
                         "follows failures and edits of jobs.",
                         Query(_rate("api_writes_total", "what"), "{{what}}"),
                         unit="ops",
+                        colors=WRITE_COLORS,
                         none="Nothing was written in this time",
                     ),
                     curves(
                         14,
                         "Silence of watches",
                         "Since the API server last sent anything. Good: below 60 s, since it sends a sign of life each "
-                        "minute. Above 180 s the operator sees nothing any more.",
+                        "minute: where nothing changes the line is a saw-tooth. Above 180 s the operator sees nothing "
+                        "any more.",
                         Query(f"max by (kind) (trainmaster_watch_age_seconds{{{IN}}} < Inf)", "{{kind}}"),
                         unit="s",
                         steps=((None, GREEN), (180, RED)),
+                        colors=KIND_COLORS,
+                        up_to=200,
                         none=NOTHING_SCRAPED,
                     ),
                 ],
@@ -255,23 +285,26 @@ def operator() -> Any:
                     curves(
                         15,
                         "Connected agents, and pods",
-                        "Good: both lines are one. Fewer agents than pods: pods that start, or a network that cuts "
-                        "agents off.",
+                        "Good: both lines are one. Fewer agents than pods: pods that start or have ended, an image "
+                        "that can't be pulled, or a network that cuts agents off.",
                         [
                             Query(f"sum(trainmaster_agents_connected{{{IN}}})", "agents"),
                             Query(f"sum(trainmaster_pods{{{IN}}})", "pods"),
                         ],
                         unit="short",
+                        colors={"agents": GREEN, "pods": BLUE},
                         decimals=0,
                         none=NOTHING_SCRAPED,
                     ),
                     curves(
                         16,
                         "Agents that were lost",
-                        "In each interval. Good: 0, or single ones. Many at once: a node, a rack or the network went "
-                        "away; the runbook agents-lost says how to find it.",
-                        Query(f"sum(increase(trainmaster_agents_lost_total{{{IN}}}[{_RECENT}]))", "lost"),
+                        "Each one in one bar. Good: 0, or single ones. Many at once: a node, a rack or the network "
+                        "went away; the runbook agents-lost says how to find it.",
+                        Query(happened(f"trainmaster_agents_lost_total{{{IN}}}"), "lost"),
                         unit="short",
+                        decimals=0,
+                        colors={"lost": RED},
                         events=True,
                         none=NOTHING_SCRAPED,
                     ),
@@ -308,6 +341,8 @@ def operator() -> Any:
                         "by default), raise resources.limits.memory before the kernel ends the operator.",
                         Query(_process("process_resident_memory_bytes"), "{{pod}}"),
                         unit="bytes",
+                        steps=((None, GREEN), (LIMIT_BYTES, RED)),
+                        up_to=1.1 * LIMIT_BYTES,
                         none=NOTHING_SCRAPED,
                     ),
                     curves(
@@ -336,4 +371,5 @@ def operator() -> Any:
                 ],
             ),
         ],
+        [took_over()],
     )

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from charts.dashboards import signs
-from charts.dashboards.layout import page, variable
+from charts.dashboards.layout import page, took_over, variable
 from charts.dashboards.panels import (
     CATEGORY_COLORS,
+    FEW,
+    GOODPUT,
     GREEN,
     NOBODY_LEADS,
     NOTHING_SCRAPED,
     ORANGE,
     PHASE_COLORS,
+    PLAIN,
     RED,
+    WORKER_COLORS,
     YELLOW,
     Column,
     Query,
@@ -22,6 +26,7 @@ from charts.dashboards.panels import (
     number,
     rows,
 )
+from charts.dashboards.promql import if_known, or_unknown
 
 JOB_LINK = (
     "/d/trainmaster-job?var-namespace=${__data.fields.Namespace}&var-job=${__data.fields.Job}&${datasource:queryparam}"
@@ -33,20 +38,34 @@ ACTIVE = "Starting|Running|Recovering|Resizing|Suspending"
 
 def _jobs(phases: str) -> str:
     """The number of jobs in these phases; 0 if an operator leads and has none; nothing if none leads."""
-    series = f'max by (namespace, job) (trainmaster_job_phase{{{IN}, phase=~"{phases}"}})'
-    return f"count({series}) or 0 * (sum(trainmaster_leader) > 0)"
+    return _count(f'max by (namespace, job) (trainmaster_job_phase{{{IN}, phase=~"{phases}"}})')
 
 
-def _share(kind: str, window: str) -> str:
-    """The share of time since the first steps that was of use, or was lost to each category."""
-    useful = f"sum({kind}(trainmaster_job_useful_seconds_total{{{IN}}}[{window}]))"
-    lost = f"sum({kind}(trainmaster_job_lost_seconds_total{{{IN}}}[{window}]))"
-    return f"{useful} / ({useful} + {lost})"
+def _count(jobs: str) -> str:
+    return if_known(f"count({jobs}) or vector(0)")
+
+
+def _goodput() -> str:
+    """The share of time since the first steps that was of use, in the time shown."""
+    useful = f"sum(increase(trainmaster_job_useful_seconds_total{{{IN}}}[$__range]))"
+    lost = f"sum(increase(trainmaster_job_lost_seconds_total{{{IN}}}[$__range]))"
+    return if_known(f"{useful} / ({useful} + {lost})")
+
+
+def _ready() -> str:
+    """The mean over the jobs that are to run of the share of their pods that are ready: 0 for a job without a round."""
+    ready, desired = (
+        f'max by (namespace, job) (trainmaster_job_workers{{{IN}, state="{state}"}})' for state in ("ready", "desired")
+    )
+    to_run = f'max by (namespace, job) (trainmaster_job_phase{{{IN}, phase=~"Pending|Held|{ACTIVE}"}})'
+    return if_known(f"avg(clamp_max({ready} / {desired}, 1) or 0 * {to_run})")
 
 
 def fleet() -> Any:
-    useful = f"sum(rate(trainmaster_job_useful_seconds_total{{{IN}}}[$__rate_interval]))"
-    lost = f"rate(trainmaster_job_lost_seconds_total{{{IN}}}[$__rate_interval])"
+    # A job that has ended, or is held, is in no curve any more, though its last seconds are still in the window.
+    runs = f'on (namespace, job) trainmaster_job_phase{{{IN}, phase=~"{ACTIVE}"}}'
+    useful = f"sum(rate(trainmaster_job_useful_seconds_total{{{IN}}}[$__rate_interval]) and {runs})"
+    lost = f"(rate(trainmaster_job_lost_seconds_total{{{IN}}}[$__rate_interval]) and {runs})"
     return page(
         "fleet",
         "Trainmaster / Fleet",
@@ -60,10 +79,10 @@ def fleet() -> Any:
                     number(
                         1,
                         "Jobs that need a person",
-                        "Jobs that failed in the last hours, are held, or have a manifest that can't be read. Good: "
-                        "0. Otherwise the table below names each job and the cause; the runbooks job-failed and "
-                        "job-held say what to do.",
-                        Query(_jobs("Failed|Held|Unreadable")),
+                        "Jobs that go on badly, or not at all, until a person does something: failed or held, an image "
+                        "that can't be pulled, a quota without room, failures again and again, no step, a straggler, "
+                        "slow storage. Good: 0. The table below names each one.",
+                        Query(_count(signs.jobs_that_need_a_person(IN))),
                         unit="short",
                         none=NOBODY_LEADS,
                         steps=((None, GREEN), (1, RED)),
@@ -91,24 +110,24 @@ def fleet() -> Any:
                         4,
                         "Goodput",
                         "Share of the time since the jobs' first steps that went into new steps, in the time shown. "
-                        "Good: above 0.95. Below 0.9 the panel of lost time says what the rest goes to.",
-                        Query(_share("increase", "$__range")),
+                        "Good: above 0.95. Below 0.9 the panel of lost time says what the rest goes to. Time in which "
+                        "a job is held, waits or hangs is not in it: it is never green.",
+                        Query(_goodput()),
                         unit="percentunit",
-                        steps=((None, RED), (0.8, ORANGE), (0.9, YELLOW), (0.95, GREEN)),
+                        steps=GOODPUT,
+                        none="Not known: no step, or nobody leads",
                         decimals=1,
                     ),
                     number(
                         5,
                         "Workers that are ready",
-                        "Ready pods of the jobs that train, as a share of the pods that they ask for. Good: 1. If it "
-                        "is lower, jobs lost pods or shrank, and wait for nodes: see the panel of workers.",
-                        Query(
-                            f'sum(max by (namespace, job) (trainmaster_job_workers{{{IN}, state="ready"}})) '
-                            f'/ sum(max by (namespace, job) (trainmaster_job_workers{{{IN}, state="desired"}}))'
-                        ),
+                        "The share of its pods that a job has ready, as the mean over all jobs that are to run. A job "
+                        "that waits for its pods, or is held, counts as 0. Good: 1. If it is lower, the tables below "
+                        "say which jobs wait and why.",
+                        Query(_ready()),
                         unit="percentunit",
-                        steps=((None, RED), (0.8, YELLOW), (0.99, GREEN)),
-                        none="No job trains",
+                        steps=((None, RED), (0.8, YELLOW), (0.99, PLAIN)),
+                        none="No job is to run, or nobody leads",
                     ),
                     number(
                         6,
@@ -122,15 +141,15 @@ def fleet() -> Any:
                     rows(
                         17,
                         "What is wrong, and what to type first",
-                        "Each sign that something is wrong with a job, or that no operator leads, with the command to "
-                        "type first and the runbook that goes on from there. Good: empty. A sign can be seen here "
-                        "before its alert fires, which waits until it has lasted.",
+                        "Each sign that something is wrong with a job, or with an operator in any namespace, with the "
+                        "command to type first and the runbook that goes on from there. Good: empty. A sign can be "
+                        "seen here before its alert fires, which waits until it has lasted.",
                         Query(signs.of_jobs(IN)),
                         [
                             *PLACE,
-                            Column("sign", "What is wrong", width=340),
-                            Column("command", "Type this first", width=560),
-                            Column("runbook", "Runbook"),
+                            Column("sign", "What is wrong", width=370, patterns=signs.COLORS),
+                            Column("command", "Type this first", width=600),
+                            Column("runbook", "Runbook", width=140),
                         ],
                         span=24,
                         sort="+Namespace",
@@ -138,14 +157,17 @@ def fleet() -> Any:
                     ),
                     rows(
                         7,
-                        "Jobs that need a person, and why",
+                        "Jobs that stand, and why",
                         "Each job that failed, is held or can't be handled, with the cause. Good: empty. `trainmaster "
                         "status JOB` shows the last words of the rank that failed.",
                         Query(
-                            "max by (namespace, job, condition, reason) "
-                            f'(trainmaster_job_condition{{{IN}, condition=~"Failed|Held|ReconcileError"}}) == 1 '
-                            "or label_replace(max by (namespace, job) "
-                            f'(trainmaster_job_phase{{{IN}, phase="Unreadable"}}), "condition", "Unreadable", "", "")'
+                            or_unknown(
+                                "max by (namespace, job, condition, reason) "
+                                f'(trainmaster_job_condition{{{IN}, condition=~"Failed|Held|ReconcileError"}}) == 1 '
+                                "or label_replace(max by (namespace, job) (trainmaster_job_phase"
+                                f'{{{IN}, phase="Unreadable"}}), "condition", "Unreadable", "", "")',
+                                "reason",
+                            )
                         ),
                         [
                             *PLACE,
@@ -163,11 +185,15 @@ def fleet() -> Any:
                         "Jobs that wait, and for what",
                         "Each job whose pods do not all run, since when and why. Good: empty, or seconds. The runbook "
                         "job-pending says what each reason means.",
-                        Query(f"max by (namespace, job, reason) (trainmaster_job_pending_seconds{{{IN}}})"),
+                        Query(
+                            or_unknown(
+                                f"max by (namespace, job, reason) (trainmaster_job_pending_seconds{{{IN}}})", "reason"
+                            )
+                        ),
                         [
                             *PLACE,
                             Column("reason", "Reason"),
-                            Column("A", "Has waited", unit="s", steps=((None, "text"), (600, YELLOW), (1800, RED))),
+                            Column("A", "Has waited", unit="s", steps=((None, PLAIN), (600, YELLOW), (1800, RED))),
                         ],
                         sort="Has waited",
                     ),
@@ -196,7 +222,8 @@ def fleet() -> Any:
                         10,
                         "Where the time goes",
                         "The jobs' time since their first steps, as shares: useful, and lost by what it was lost to. "
-                        "Good: nearly all useful. The dashboard Recovery shows the lost part alone.",
+                        "Good: nearly all useful. The time of a recovery is counted when it ends, so it is seen "
+                        "some seconds after it. The dashboard Recovery shows the lost part alone.",
                         [
                             Query(f"{useful} / ({useful} + sum({lost}))", "useful"),
                             Query(
@@ -212,14 +239,15 @@ def fleet() -> Any:
                     curves(
                         11,
                         "Workers",
-                        "Of the jobs that train: pods that they ask for (desired), that are in the round (current), "
-                        "that have an agent (ready), and spares. Good: ready equals desired. A gap that stays is a "
-                        "lack of nodes or quota.",
+                        "Of the jobs that train, without those that wait: pods that they ask for (desired), that are "
+                        "in the round (current), that have an agent (ready), and spares. Good: ready equals desired. A "
+                        "gap that stays is a lack of nodes or quota.",
                         Query(
                             f"sum by (state) (max by (namespace, job, state) (trainmaster_job_workers{{{IN}}}))",
                             "{{state}}",
                         ),
                         unit="short",
+                        colors=WORKER_COLORS,
                         decimals=0,
                     ),
                     curves(
@@ -254,8 +282,8 @@ def fleet() -> Any:
                     curves(
                         14,
                         "Throughput",
-                        "Tokens per second of all jobs that count tokens. Good: steady. A step down is a job that "
-                        "ended, shrank or slowed down: the table below says which.",
+                        "Tokens per second of all jobs that count tokens and make steps. Good: steady. A step down is "
+                        "a job that ended, stands, shrank or slowed down: the table below says which.",
                         Query(f"sum(max by (namespace, job) (trainmaster_job_tokens_per_second{{{IN}}}))", "tokens"),
                         unit="short",
                         none="No job counts tokens",
@@ -269,23 +297,25 @@ def fleet() -> Any:
                     bars(
                         15,
                         "Jobs with the lowest goodput",
-                        "The ten jobs that lose most of their time, since their first step. Good: all above 0.95. "
+                        "The eight jobs that lose most of their time, since their first step. Good: all above 0.95. "
                         "Open the dashboard Job of the first one and look at where its time goes.",
                         Query(
-                            f"bottomk(10, max by (namespace, job) (trainmaster_job_goodput_ratio{{{IN}}}))",
+                            f"bottomk(8, max by (namespace, job) (trainmaster_job_goodput_ratio{{{IN}}}))",
                             "{{namespace}}/{{job}}",
                         ),
                         unit="percentunit",
-                        steps=((None, RED), (0.8, ORANGE), (0.9, YELLOW), (0.95, GREEN)),
+                        steps=GOODPUT,
                         most=1,
                         span=8,
-                        none="No job that is known has made a step",
+                        none="No job is known to have made a step",
+                        height=10,
                     ),
                     rows(
                         16,
                         "Jobs",
-                        "All jobs that are not over, and those that ended in the last hours. Good: goodput above 0.95 "
-                        "and no failures. A high number of failures or an old checkpoint is the job to look at first.",
+                        "All jobs that are not over, and those that ended in the last hours, the one with most signs "
+                        "of a problem first. Good: no signs, goodput above 0.95 and no failures. The checkpoint is the "
+                        "newest one on storage: that much work is lost if all pods are lost at once.",
                         [
                             Query(f"max by (namespace, job, phase) (trainmaster_job_phase{{{IN}}})"),
                             Query(f"max by (namespace, job) (trainmaster_job_goodput_ratio{{{IN}}})"),
@@ -293,20 +323,27 @@ def fleet() -> Any:
                                 "sum by (namespace, job) (max by (namespace, job, cause) "
                                 f"(trainmaster_job_failures_total{{{IN}}}))"
                             ),
-                            Query(f"min by (namespace, job) (trainmaster_job_checkpoint_age_seconds{{{IN}}})"),
+                            Query(
+                                "max by (namespace, job) "
+                                f'(trainmaster_job_checkpoint_age_seconds{{{IN}, tier="storage"}})'
+                            ),
+                            Query(f"{signs.by_job(IN)} or 0 * max by (namespace, job) (trainmaster_job_phase{{{IN}}})"),
                         ],
                         [
                             *PLACE,
-                            Column("phase", "Phase", colors=PHASE_COLORS),
-                            Column("B", "Goodput", "percentunit", ((None, RED), (0.8, ORANGE), (0.95, GREEN))),
-                            Column("C", "Failures", "short", ((None, GREEN), (1, YELLOW), (5, RED)), decimals=0),
-                            Column("D", "Last checkpoint", "s"),
+                            Column("phase", "Phase", colors=PHASE_COLORS, width=100),
+                            Column("E", "Signs", "short", ((None, PLAIN), (1, RED)), decimals=0, width=75),
+                            Column("B", "Goodput", "percentunit", GOODPUT, width=95),
+                            Column("C", "Failures", "short", FEW, decimals=0, width=95),
+                            Column("D", "Newest checkpoint on storage", "s", width=235),
                         ],
                         span=16,
-                        sort="Failures",
-                        none="No operator tells of a job",
+                        sort="Signs",
+                        none="No job is known: no operator leads, or there is none",
+                        height=10,
                     ),
                 ],
             ),
         ],
+        [took_over()],
     )

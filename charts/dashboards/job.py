@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from charts.dashboards import signs
-from charts.dashboards.layout import annotation, page, variable
+from charts.dashboards.fleet import ACTIVE
+from charts.dashboards.layout import annotation, page, took_over, variable
 from charts.dashboards.panels import (
     CATEGORY_COLORS,
+    FEW,
+    GOODPUT,
     GREEN,
     ORANGE,
     PHASE_COLORS,
+    PLAIN,
     RED,
     RUNG_COLORS,
+    TIER_COLORS,
+    WHAT_COLORS,
+    WORKER_COLORS,
     YELLOW,
     Column,
     Query,
@@ -20,10 +27,12 @@ from charts.dashboards.panels import (
     number,
     rows,
 )
+from charts.dashboards.promql import before, happened, or_unknown
 
 IN = 'namespace="$namespace", job="$job"'
-NO_JOB = "No operator tells of it"
-NO_STEP = "No step yet"
+NO_JOB = "Not known: no operator tells of it"
+NO_STEP = "No step is known"
+OF_JOB = "namespace, job"
 
 
 def _of(name: str, more: str = "", by: str = "") -> str:
@@ -32,11 +41,20 @@ def _of(name: str, more: str = "", by: str = "") -> str:
     return f"max{f' by ({by})' if by else ''} (trainmaster_job_{name}{{{labels}}})"
 
 
+def _last(name: str, more: str = "") -> str:
+    """The last value that is known in the time shown, also of a job that is held or over."""
+    labels = f"{IN}, {more}" if more else IN
+    return f"max(last_over_time(trainmaster_job_{name}{{{labels}}}[$__range]))"
+
+
 def _rate(name: str, by: str = "") -> str:
     return f"sum{f' by ({by})' if by else ''} (rate(trainmaster_job_{name}{{{IN}}}[$__rate_interval]))"
 
 
 def job() -> Any:
+    # It ends with the job, though the last seconds are still in the window.
+    runs = f'and on () max(trainmaster_job_phase{{{IN}, phase=~"{ACTIVE}"}})'
+    desired = f'trainmaster_job_workers{{{IN}, state="desired"}}'
     lost = _rate("lost_seconds_total")
     time = f"({_rate('useful_seconds_total')} + {lost})"
     return page(
@@ -62,27 +80,30 @@ def job() -> Any:
                         none=NO_JOB,
                         names=True,
                         colors=PHASE_COLORS,
+                        span=3,
                     ),
                     number(
                         2,
                         "Progress",
-                        "Share of the steps that are done. Good: it rises. It falls after a failure only by the steps "
-                        "that have to be done again.",
-                        Query(f"{_of('step')} / {_of('total_steps')}"),
+                        "Share of the steps that are done, as far as it is known last. Good: it rises. It falls after "
+                        "a failure only by the steps that have to be done again.",
+                        Query(f"{_last('step')} / {_last('total_steps')}"),
                         unit="percentunit",
-                        none="Not known now",
+                        none=NO_STEP,
                         decimals=1,
+                        span=3,
                     ),
                     number(
                         3,
                         "Goodput",
                         "Share of the time since the first step that went into new steps. Good: above 0.95. Below, see "
-                        "where the time goes.",
+                        "where the time goes. Time in which the job is held or hangs is not in it.",
                         Query(_of("goodput_ratio")),
                         unit="percentunit",
-                        steps=((None, RED), (0.8, ORANGE), (0.9, YELLOW), (0.95, GREEN)),
+                        steps=GOODPUT,
                         none=NO_STEP,
                         decimals=1,
+                        span=3,
                     ),
                     number(
                         4,
@@ -91,9 +112,10 @@ def job() -> Any:
                         "restarts: see the causes below.",
                         Query(f"sum({_of('failures_total', by='cause')})"),
                         unit="short",
-                        steps=((None, GREEN), (1, YELLOW), (5, RED)),
+                        steps=FEW,
                         none=NO_JOB,
                         decimals=0,
+                        span=3,
                     ),
                     number(
                         5,
@@ -102,20 +124,32 @@ def job() -> Any:
                         "between two checkpoints, per failure. If it is more, save more often.",
                         Query(_of("lost_steps_total")),
                         unit="short",
-                        steps=((None, GREEN), (1, YELLOW)),
+                        steps=((None, PLAIN), (1, YELLOW)),
                         none=NO_JOB,
                         decimals=0,
+                        span=3,
                     ),
                     number(
                         6,
-                        "Newest checkpoint",
+                        "Newest checkpoint on storage",
                         "How old the newest one on storage is: that much work is lost if all pods are lost at once. "
                         "Good: below the interval of spec.checkpoint. Older than twice that: follow the runbook "
                         "job-checkpoint-old.",
                         Query(_of("checkpoint_age_seconds", 'tier="storage"')),
                         unit="s",
-                        steps=((None, GREEN), (3600, YELLOW), (7200, RED)),
-                        none="Not known now",
+                        steps=((None, PLAIN), (3600, YELLOW), (7200, RED)),
+                        none="Not known: the job does not run",
+                        span=5,
+                    ),
+                    number(
+                        27,
+                        "Last step on storage",
+                        "The newest step that is saved on storage, as far as it is known last: there the job goes on "
+                        "after all its pods are lost, or when it is submitted again. Good: close to the steps done.",
+                        Query(_last("checkpoint_step", 'tier="storage"')),
+                        unit="short",
+                        none="No save is known",
+                        decimals=0,
                     ),
                     rows(
                         26,
@@ -125,8 +159,8 @@ def job() -> Any:
                         "which waits until it has lasted.",
                         Query(signs.of_one_job(IN)),
                         [
-                            Column("sign", "What is wrong", width=400),
-                            Column("command", "Type this first", width=700),
+                            Column("sign", "What is wrong", width=420, patterns=signs.COLORS),
+                            Column("command", "Type this first", width=740),
                             Column("runbook", "Runbook"),
                         ],
                         span=24,
@@ -138,7 +172,7 @@ def job() -> Any:
                         "What the job says of itself",
                         "Its conditions that hold now, with their reasons. Good: Scheduled and Running, or Complete. "
                         "For the last words of a failed rank type `trainmaster status JOB`.",
-                        Query(f"{_of('condition', by='condition, reason')} == 1"),
+                        Query(or_unknown(f"{_of('condition', by='condition, reason')} == 1", "reason")),
                         [
                             Column(
                                 "condition",
@@ -157,7 +191,7 @@ def job() -> Any:
                             Column("reason", "Reason"),
                         ],
                         span=8,
-                        none="No condition holds",
+                        none="No condition holds: see what it waits for",
                         height=6,
                     ),
                     rows(
@@ -165,10 +199,10 @@ def job() -> Any:
                         "What it waits for",
                         "Why pods of the job do not run, and since when. Good: empty. The runbook job-pending says "
                         "what each reason means.",
-                        Query(_of("pending_seconds", by="reason")),
+                        Query(or_unknown(_of("pending_seconds", by="reason"), "reason")),
                         [
                             Column("reason", "Reason"),
-                            Column("A", "Has waited", unit="s", steps=((None, "text"), (600, YELLOW), (1800, RED))),
+                            Column("A", "Has waited", unit="s", steps=((None, PLAIN), (600, YELLOW), (1800, RED))),
                         ],
                         span=8,
                         none="It waits for nothing",
@@ -179,7 +213,7 @@ def job() -> Any:
                         "Failures by cause",
                         "Failures since the job began, by their first cause. Good: empty. docs/failures.md says what "
                         "each cause is and what is done about it.",
-                        Query(f"{_of('failures_total', by='cause')} > 0"),
+                        Query(or_unknown(f"{_of('failures_total', by='cause')} > 0", "cause")),
                         [
                             Column("cause", "Cause"),
                             Column("A", "Failures", "short", ((None, YELLOW), (5, RED)), decimals=0),
@@ -208,20 +242,20 @@ def job() -> Any:
                         11,
                         "Loss",
                         "The loss of the last step. Good: it falls. A jump after a restart would be a fault of ours: "
-                        "restarts do not change the loss. A gap: it is not a number.",
+                        "restarts do not change the loss. A gap: the job makes no step, or the loss is not a number.",
                         Query(_of("loss"), "loss"),
                         unit="short",
                         least=None,
-                        none="The job reports no loss",
+                        none="No loss is known: no step, or a script that reports none",
                     ),
                     curves(
                         12,
                         "Throughput",
                         "Tokens per second, smoothed. Good: steady. A step down without a resize: look for a "
-                        "straggler, for slow storage, or for a node that throttles.",
+                        "straggler, for slow storage, or for a node that throttles. A gap: the job makes no step.",
                         Query(_of("tokens_per_second"), "tokens"),
                         unit="short",
-                        none="The job counts no tokens",
+                        none="No tokens are known: no step, or a script that counts none",
                     ),
                     curves(
                         13,
@@ -230,7 +264,7 @@ def job() -> Any:
                         "models. Empty if the peak of the device is not known.",
                         Query(_of("mfu_ratio"), "MFU"),
                         unit="percentunit",
-                        none="The peak of the devices is not known",
+                        none="Not known: no step, or devices without a known peak",
                     ),
                 ],
             ),
@@ -245,8 +279,7 @@ def job() -> Any:
                         "(full), with fewer pods (shrink), or for reasons that count nothing (free). Good: none, or "
                         "inPlace.",
                         Query(
-                            f"sum by (rung) (increase(trainmaster_job_restarts_total{{{IN}}}[$__rate_interval]))",
-                            "{{rung}}",
+                            happened(f"trainmaster_job_restarts_total{{{IN}}}", "rung", f"{OF_JOB}, rung"), "{{rung}}"
                         ),
                         unit="short",
                         events=True,
@@ -258,11 +291,12 @@ def job() -> Any:
                         15,
                         "Where the time goes",
                         "The job's time since its first step, as shares: useful, and lost by what it was lost to. "
-                        "Good: nearly all useful.",
+                        "Good: nearly all useful. The time of a recovery is counted when it ends. A gap: no step was "
+                        "made.",
                         [
-                            Query(f"{_rate('useful_seconds_total')} / {time}", "useful"),
+                            Query(f"{_rate('useful_seconds_total')} / {time} {runs}", "useful"),
                             Query(
-                                f"({_rate('lost_seconds_total', 'category')} > 0) / on () group_left () {time}",
+                                f"({_rate('lost_seconds_total', 'category')} > 0) / on () group_left () {time} {runs}",
                                 "{{category}}",
                             ),
                         ],
@@ -276,9 +310,11 @@ def job() -> Any:
                         16,
                         "Age of the newest checkpoint",
                         "By where it lies: storage, or the memory of the pods. Good: a saw-tooth whose teeth "
-                        "are as high as the interval of saving. A line that only rises: saves fail.",
+                        "are as high as the interval of saving. A line that only rises: saves fail. It counts from the "
+                        "moment at which the operator learns of a save.",
                         Query(_of("checkpoint_age_seconds", by="tier"), "{{tier}}"),
                         unit="s",
+                        colors=TIER_COLORS,
                         none="No checkpoint",
                     ),
                     curves(
@@ -288,6 +324,8 @@ def job() -> Any:
                         "storage grows and memory does not, the file system is slow.",
                         Query(_of("checkpoint_duration_seconds", by="tier"), "{{tier}}"),
                         unit="s",
+                        colors=TIER_COLORS,
+                        up_to=1,
                         none="No save has ended",
                     ),
                     curves(
@@ -299,7 +337,7 @@ def job() -> Any:
                         unit="none",
                         decimals=2,
                         steps=((None, GREEN), (1.5, RED)),
-                        none="No rank holds the others up",
+                        none="No straggler is known",
                     ),
                     curves(
                         19,
@@ -307,6 +345,7 @@ def job() -> Any:
                         "Pods that the job asks for, has, has ready, and spares. Good: ready equals desired.",
                         Query(_of("workers", by="state"), "{{state}}"),
                         unit="short",
+                        colors=WORKER_COLORS,
                         decimals=0,
                         none="No pod of it runs",
                     ),
@@ -329,9 +368,11 @@ def job() -> Any:
                         21,
                         "Memory",
                         "Of the rank, device and container that take most. Good: flat after the first steps. A line "
-                        "that rises for hours is a leak, and ends with OutOfMemory.",
+                        "that rises for hours is a leak, and ends with OutOfMemory. In a local run the container is "
+                        "the machine, the same for all jobs.",
                         Query(_of("memory_bytes", by="what"), "{{what}}"),
                         unit="bytes",
+                        colors=WHAT_COLORS,
                         none="No pod reports",
                     ),
                     curves(
@@ -343,7 +384,8 @@ def job() -> Any:
                         unit="percentunit",
                         most=1,
                         steps=((None, GREEN), (0.95, RED)),
-                        none="No container has a limit",
+                        colors=WHAT_COLORS,
+                        none="No pod reports a limit",
                     ),
                     curves(
                         23,
@@ -381,24 +423,25 @@ def job() -> Any:
         [
             annotation(
                 "Failures",
-                f"sum by (cause) (changes(trainmaster_job_failures_total{{{IN}}}[$__rate_interval])) > 0",
+                f"{happened(f'trainmaster_job_failures_total{{{IN}}}', 'cause', f'{OF_JOB}, cause')} > 0",
                 "Failure",
                 "{{cause}}",
                 RED,
             ),
             annotation(
                 "Restarts",
-                f"sum by (rung) (changes(trainmaster_job_restarts_total{{{IN}}}[$__rate_interval])) > 0",
+                f"{happened(f'trainmaster_job_restarts_total{{{IN}}}', 'rung', f'{OF_JOB}, rung')} > 0",
                 "Restart",
                 "{{rung}}",
                 ORANGE,
             ),
             annotation(
                 "Resizes",
-                f'max (changes(trainmaster_job_workers{{{IN}, state="desired"}}[$__rate_interval])) > 0',
+                f"max({desired}) != max({before(desired)})",
                 "Resize",
                 "another number of workers is asked for",
                 "blue",
             ),
+            took_over(),
         ],
     )

@@ -14,7 +14,8 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
-from charts.dashboards.panels import source
+from charts.dashboards.panels import PINK, source
+from charts.dashboards.promql import before
 
 
 def variable_of_source() -> dashboard.DatasourceVariable:
@@ -50,6 +51,13 @@ def annotation(name: str, expr: str, title: str, text: str, color: str) -> dashb
         .text_format(text)
         .step("")
     )
+
+
+def took_over() -> dashboard.AnnotationQuery:
+    """A mark where an operator begins to lead: another one, or the same after a restart."""
+    epoch = "trainmaster_leader_epoch"
+    expr = f"max({epoch}) > max({before(epoch)})"
+    return annotation("Operator began to lead", expr, "An operator began to lead", "the first, or another one", PINK)
 
 
 def link_to_others() -> dashboard.DashboardLink:

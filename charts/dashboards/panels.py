@@ -16,6 +16,7 @@ from grafana_foundation_sdk.models.dashboard import (
     DashboardSpecialValueMapOptions,
     DataTransformerConfig,
     DynamicConfigValue,
+    FieldColorModeId,
     SpecialValueMap,
     SpecialValueMatch,
     Threshold,
@@ -26,20 +27,23 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 SOURCE = "${datasource}"
 NOTHING_SCRAPED = "No operator of Trainmaster is scraped"
-NOBODY_LEADS = "No operator leads"
+NOBODY_LEADS = "Not known: no operator leads"
 """Only the leader tells of jobs and agents."""
 NOTHING = "None"
 LETTERS = "ABCDEFGH"
 """What Grafana calls the queries of a panel."""
 
 GREEN, YELLOW, ORANGE, RED, BLUE, PURPLE, GREY = ("green", "yellow", "orange", "red", "blue", "purple", "#8e8e8e")
+TEAL, PINK, WHITE = ("#00a3a3", "#ff7eb6", "#d8d9da")
+PLAIN = "text"
+"""For a number that may be as it is, and says nothing of what else may be wrong: green would."""
 
 PHASE_COLORS = {
     "Pending": YELLOW,
-    "Starting": "light-green",
+    "Starting": TEAL,
     "Running": GREEN,
     "Recovering": ORANGE,
-    "Resizing": "light-blue",
+    "Resizing": PINK,
     "Suspending": "light-purple",
     "Suspended": GREY,
     "Held": PURPLE,
@@ -54,11 +58,30 @@ CATEGORY_COLORS = {
     "preemption": PURPLE,
     "checkpoint": BLUE,
     "straggler": YELLOW,
-    "detection": ORANGE,
+    "detection": TEAL,
     "queue": GREY,
-    "restart": "light-orange",
-    "other": "light-blue",
+    "restart": ORANGE,
+    "other": WHITE,
 }
+
+CAUSE_COLORS = {
+    "Crash": RED,
+    "OutOfMemory": PURPLE,
+    "Hang": ORANGE,
+    "Straggler": YELLOW,
+    "HardwareFault": "dark-red",
+    "NodeLost": BLUE,
+    "Preempted": GREY,
+    "DataError": TEAL,
+    "Diverged": PINK,
+    "ConfigError": GREEN,
+    "Other": WHITE,
+}
+
+WORKER_COLORS = {"desired": BLUE, "current": YELLOW, "ready": GREEN, "spare": GREY}
+TIER_COLORS = {"storage": BLUE, "memory": GREEN}
+WHAT_COLORS = {"container": BLUE, "process": GREEN, "device": ORANGE}
+SUSPICION_COLORS = {"raised": ORANGE, "dropped": GREEN, "confirmed": RED}
 
 RUNG_COLORS = {"inPlace": GREEN, "pod": YELLOW, "full": ORANGE, "shrink": RED, "free": BLUE}
 
@@ -73,6 +96,14 @@ class Query:
 
 Steps = Sequence[tuple[float | None, str]]
 """(from this value on, colour); the first has None."""
+
+AXIS_WIDTH = 72
+"""In pixels: room for a number with its unit."""
+
+GOODPUT: Steps = ((None, RED), (0.8, ORANGE), (0.9, YELLOW), (0.95, BLUE))
+"""Never green: time in which a job is held, waits or hangs is not in it."""
+FEW: Steps = ((None, PLAIN), (1, YELLOW), (5, RED))
+"""Numbers of failures."""
 
 
 def source() -> DataSourceRef:
@@ -113,7 +144,7 @@ def number(
     queries: Query | Sequence[Query],
     *,
     unit: str,
-    steps: Steps = ((None, GREEN),),
+    steps: Steps = ((None, PLAIN),),
     none: str = NOTHING_SCRAPED,
     decimals: int | None = None,
     span: int = 4,
@@ -164,8 +195,13 @@ def curves(
     steps: Steps = (),
     none: str = "No data in this time",
     events: bool = False,
+    up_to: float | None = None,
+    axis: str = "",
 ) -> timeseries.Panel:
-    """Values over time. `stacked`: the series are parts of a whole. `events`: counts of what happens now and then."""
+    """Values over time. `stacked`: the series are parts of a whole. `events`: counts of what happens now and then.
+
+    `up_to`: the axis reaches so far at least, so that a small value looks small. `axis`: what the axis counts.
+    """
     given = [queries] if isinstance(queries, Query) else queries
     legend = (
         common.VizLegendOptions()
@@ -184,17 +220,23 @@ def curves(
         .unit(unit)
         .no_value(none)
         .line_width(1)
+        # One width for all, so that a time is at one place in panels above each other.
+        .axis_width(AXIS_WIDTH)
         .fill_opacity(40 if stacked else 8)
         .show_points(looks.VisibilityMode.AUTO)
         .legend(legend)
+        # A name has one colour in all panels, whatever else they show.
+        .color_scheme(dashboard.FieldColor().mode(FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
         .tooltip(common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(looks.SortOrder.DESCENDING))
         .height(8)
         .span(span)
     )
     if events:
         panel = panel.draw_style(looks.GraphDrawStyle.BARS).fill_opacity(80)
-    if unit == "short":
-        panel = panel.axis_soft_max(1)  # where nothing happened the axis would end at 100
+    if unit == "short" or up_to is not None:
+        panel = panel.axis_soft_max(up_to or 1)  # where nothing happened the axis would end at 100
+    if axis:
+        panel = panel.axis_label(axis)
     if stacked:
         panel = panel.stacking(common.StackingConfig().mode(looks.StackingMode.NORMAL).group("A"))
     if least is not None:
@@ -207,7 +249,8 @@ def curves(
         panel = panel.thresholds(_thresholds(steps)).thresholds_style(
             common.GraphThresholdsStyleConfig().mode(looks.GraphThresholdsStyleMode.DASHED)
         )
-    for name, color in (colors or {}).items():
+    named = [query.legend for query in given if "{{" not in query.legend]
+    for name, color in {**dict(zip(named, (GREEN, BLUE, ORANGE), strict=False)), **(colors or {})}.items():
         panel = panel.override_by_name(name, [_fixed(color)])
     return panel
 
@@ -223,8 +266,9 @@ def bars(
     most: float | None = None,
     span: int = 12,
     none: str = NOTHING,
+    height: int = 8,
 ) -> bargauge.Panel:
-    """One bar for each series, by its newest value."""
+    """One bar for each series, by its newest value. Its name is above it, where no name is too long."""
     panel = (
         bargauge.Panel()
         .id(id)
@@ -238,8 +282,9 @@ def bars(
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
         .orientation(looks.VizOrientation.HORIZONTAL)
         .display_mode(looks.BarGaugeDisplayMode.BASIC)
+        .name_placement(looks.BarGaugeNamePlacement.TOP)
         .no_value(none)
-        .height(8)
+        .height(height)
         .span(span)
     )
     return panel.max(most) if most is not None else panel
@@ -249,7 +294,8 @@ def bars(
 class Column:
     """A column of a table: `label` of the series, or the value of a query (its letter). `color` marks by `steps`.
 
-    `width`: in pixels; None: columns share what is left.
+    `colors`: by the whole text. `patterns`: by the first regular expression that fits. `width`: in pixels; None:
+    columns share what is left.
     """
 
     label: str
@@ -257,6 +303,7 @@ class Column:
     unit: str = ""
     steps: Steps = ()
     colors: Mapping[str, str] | None = None
+    patterns: Mapping[str, str] | None = None
     link: str = ""
     decimals: int | None = None
     width: int | None = None
@@ -325,7 +372,7 @@ def _of_column(column: Column) -> list[DynamicConfigValue]:
     properties = []
     if column.unit:
         properties.append(DynamicConfigValue(id_val="unit", value=column.unit))
-        nothing = {"match": "null", "result": {"text": "–", "color": "text", "index": 0}}
+        nothing = {"match": "null+nan", "result": {"text": "–", "color": "text", "index": 0}}
         properties.append(DynamicConfigValue(id_val="mappings", value=[{"type": "special", "options": nothing}]))
     if column.width is not None:
         properties.append(DynamicConfigValue(id_val="custom.width", value=column.width))
@@ -337,7 +384,13 @@ def _of_column(column: Column) -> list[DynamicConfigValue]:
     if column.colors:
         options = {name: {"color": color, "index": at} for at, (name, color) in enumerate(column.colors.items())}
         properties.append(DynamicConfigValue(id_val="mappings", value=[{"type": "value", "options": options}]))
-    if column.steps or column.colors:
+    if column.patterns:
+        mappings = [
+            {"type": "regex", "options": {"pattern": f"/{pattern}/", "result": {"color": color, "index": at}}}
+            for at, (pattern, color) in enumerate(column.patterns.items())
+        ]
+        properties.append(DynamicConfigValue(id_val="mappings", value=mappings))
+    if column.steps or column.colors or column.patterns:
         properties.append(DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-text"}))
     if column.link:
         link = {"title": "Open the dashboard of this job", "url": column.link}

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from charts.dashboards.fleet import PLACE
-from charts.dashboards.layout import annotation, page, variable
+from charts.dashboards.layout import page, took_over, variable
 from charts.dashboards.panels import (
+    BLUE,
     CATEGORY_COLORS,
-    GREEN,
+    CAUSE_COLORS,
+    FEW,
+    GOODPUT,
     ORANGE,
+    PLAIN,
     RED,
     RUNG_COLORS,
+    SUSPICION_COLORS,
     YELLOW,
     Column,
     Query,
@@ -20,15 +25,19 @@ from charts.dashboards.panels import (
     number,
     rows,
 )
+from charts.dashboards.promql import grown, happened
 
 IN = 'namespace=~"$namespace", job=~"$job"'
-NO_JOB = "No job in this time"
+NO_JOB = "No job is known in this time"
 
 
-def _grown(name: str, more: str = "", by: str = "", window: str = "$__range") -> str:
-    """By how much a counter of the jobs grew in the time shown."""
-    labels = f"{IN}, {more}" if more else IN
-    return f"sum{f' by ({by})' if by else ''} (increase(trainmaster_job_{name}{{{labels}}}[{window}]))"
+def _of(name: str) -> str:
+    return f"trainmaster_job_{name}{{{IN}}}"
+
+
+def _grown(name: str, by: str = "") -> str:
+    """By how many seconds a counter of the jobs grew in the time shown."""
+    return f"sum{f' by ({by})' if by else ''} (increase({_of(name)}[$__range]))"
 
 
 def recovery() -> Any:
@@ -50,8 +59,9 @@ def recovery() -> Any:
                         1,
                         "Failures",
                         "Good: few, and of many causes. Many of one cause: the table of causes leads to the jobs.",
-                        Query(_grown("failures_total")),
+                        Query(grown(_of("failures_total"))),
                         unit="short",
+                        steps=FEW,
                         none=NO_JOB,
                         decimals=0,
                     ),
@@ -60,7 +70,7 @@ def recovery() -> Any:
                         "Recoveries",
                         "Recoveries that came to a new step. Good: as many as there were failures. Fewer: jobs failed "
                         "for good, or recover now.",
-                        Query(_grown("recoveries_total")),
+                        Query(grown(_of("recoveries_total"))),
                         unit="short",
                         none=NO_JOB,
                         decimals=0,
@@ -68,11 +78,12 @@ def recovery() -> Any:
                     number(
                         3,
                         "Mean time of a recovery",
-                        "From the failure to the first step of the new round. Good: seconds in place, below a minute "
-                        "for a new pod. If it is longer, the panel by phase says which phase to look at.",
+                        "From the failure to the first step of the new round: the sum of the phases, of which no "
+                        "second is counted twice. Good: seconds in place, below a minute for a new pod. If it is "
+                        "longer, the panel by phase says which phase to look at.",
                         Query(f"{_grown('recovery_seconds_total')} / {_grown('recoveries_total')}"),
                         unit="s",
-                        steps=((None, GREEN), (60, YELLOW), (300, RED)),
+                        steps=((None, PLAIN), (60, YELLOW), (300, RED)),
                         none=NO_JOB,
                         decimals=1,
                     ),
@@ -81,7 +92,7 @@ def recovery() -> Any:
                         "Steps done again",
                         "Good: fewer per failure than the steps between two checkpoints. If it is more, save more "
                         "often or turn on checkpoints in memory.",
-                        Query(_grown("lost_steps_total")),
+                        Query(grown(_of("lost_steps_total"))),
                         unit="short",
                         none=NO_JOB,
                         decimals=0,
@@ -98,13 +109,14 @@ def recovery() -> Any:
                     number(
                         6,
                         "Goodput",
-                        "Share of the jobs' time since their first steps that went into new steps. Good: above 0.95.",
+                        "Share of the jobs' time since their first steps that went into new steps. Good: above 0.95. "
+                        "Time in which a job is held, waits or hangs is not in it.",
                         Query(
                             f"{_grown('useful_seconds_total')} "
                             f"/ ({_grown('useful_seconds_total')} + {_grown('lost_seconds_total')})"
                         ),
                         unit="percentunit",
-                        steps=((None, RED), (0.8, ORANGE), (0.9, YELLOW), (0.95, GREEN)),
+                        steps=GOODPUT,
                         none=NO_JOB,
                         decimals=1,
                     ),
@@ -128,37 +140,40 @@ def recovery() -> Any:
                     bars(
                         8,
                         "Mean recovery, by phase",
-                        "Seconds per recovery in each phase, of the slowest pod. Good: every phase below some "
-                        "seconds. detect: shorten recovery.hang. schedule: keep spares. start: see docs/failures.md "
-                        "on imports. load: keep checkpoints in memory.",
+                        "Seconds per recovery in each phase, of the pod that the others waited for. Good: every phase "
+                        "below some seconds. detect: shorten recovery.hang. schedule: keep spares. start: see "
+                        "docs/failures.md on imports. load: keep checkpoints in memory.",
                         Query(
                             f"sort_desc({_grown('recovery_seconds_total', by='phase')} "
                             f"/ on () group_left () {_grown('recoveries_total')} > 0)",
                             "{{phase}}",
                         ),
                         unit="s",
-                        steps=((None, GREEN), (10, YELLOW), (60, RED)),
+                        steps=((None, BLUE), (10, YELLOW), (60, RED)),
                         none="No recovery in this time",
                     ),
                     curves(
                         9,
                         "Lost time at each moment",
                         "How many jobs' worth of time is lost at each moment, by what it is lost to: 2 means as if "
-                        "two jobs stood still. Good: near 0.",
+                        "two jobs stood still. Good: near 0. The time of a recovery is counted when it ends: a high "
+                        "peak is a long one.",
                         Query(
-                            _grown("lost_seconds_total", by="category", window=recent).replace("increase", "rate"),
+                            f"sum by (category) (rate({_of('lost_seconds_total')}[{recent}])) > 0",
                             "{{category}}",
                         ),
                         unit="short",
+                        axis="jobs",
                         stacked=True,
                         colors=CATEGORY_COLORS,
-                        none=NO_JOB,
+                        none="No time was lost",
                     ),
                     curves(
                         10,
                         "Time of recoveries",
                         "Of all jobs of the operator, whatever is chosen above: half of the recoveries, and 95 of "
-                        "100, took at most so long. Good: the upper line is below a minute.",
+                        "100, took at most so long. Good: the upper line is below a minute. A histogram knows only "
+                        "between which limits each one was, so these are estimates; the mean above is exact.",
                         [
                             Query(
                                 f"histogram_quantile({share}, sum by (le) "
@@ -179,12 +194,14 @@ def recovery() -> Any:
                     curves(
                         11,
                         "Failures by cause",
-                        "Failures in each interval. Good: none. A cause that many jobs have at once comes from the "
+                        "Failures, each in one bar. Good: none. A cause that many jobs have at once comes from the "
                         "cluster: a node, the network, the storage. A cause of one job comes from the job.",
-                        Query(_grown("failures_total", by="cause", window=recent), "{{cause}}"),
+                        Query(happened(_of("failures_total"), "cause", "namespace, job, cause"), "{{cause}}"),
                         unit="short",
+                        decimals=0,
                         events=True,
                         stacked=True,
+                        colors=CAUSE_COLORS,
                         none="No failure in this time",
                     ),
                     curves(
@@ -192,8 +209,9 @@ def recovery() -> Any:
                         "Restarts by how much was restarted",
                         "Good: inPlace, which costs about a second. full and shrink mean that the budgets of the "
                         "smaller restarts are spent: the job is about to fail.",
-                        Query(_grown("restarts_total", by="rung", window=recent), "{{rung}}"),
+                        Query(happened(_of("restarts_total"), "rung", "namespace, job, rung"), "{{rung}}"),
                         unit="short",
+                        decimals=0,
                         events=True,
                         stacked=True,
                         colors=RUNG_COLORS,
@@ -204,11 +222,11 @@ def recovery() -> Any:
                         "Failures by job and cause",
                         "In the time shown, most first. Good: empty. Type `trainmaster status JOB` for the rank, the "
                         "node and its last words.",
-                        Query(f"{_grown('failures_total', by='namespace, job, cause')} > 0"),
+                        Query(f"{grown(_of('failures_total'), by='namespace, job, cause')} > 0"),
                         [
                             *PLACE,
                             Column("cause", "Cause"),
-                            Column("A", "Failures", "short", ((None, YELLOW), (5, RED)), decimals=0),
+                            Column("A", "Failures", "short", FEW, decimals=0),
                         ],
                         sort="Failures",
                         none="No failure in this time",
@@ -221,15 +239,15 @@ def recovery() -> Any:
                         "to take the next rung, and fails after the last.",
                         Query(
                             "sum by (namespace, job, rung) "
-                            f'(increase(trainmaster_job_restarts_total{{{IN}, rung!="free"}}[1h])) > 0'
+                            f'(round(increase(trainmaster_job_restarts_total{{{IN}, rung!="free"}}[1h]))) > 0'
                         ),
                         [
                             *PLACE,
                             Column("rung", "Restart", colors=RUNG_COLORS),
-                            Column("A", "In an hour", "short", ((None, GREEN), (2, YELLOW), (5, RED)), decimals=0),
+                            Column("A", "In an hour", "short", ((None, PLAIN), (2, YELLOW), (5, RED)), decimals=0),
                         ],
                         sort="In an hour",
-                        none="No restart in the last hour",
+                        none="No restart of a job in the last hour",
                     ),
                     curves(
                         15,
@@ -237,12 +255,12 @@ def recovery() -> Any:
                         "Of all jobs of the operator. Good: none. raised, dropped because the ranks continued, "
                         "confirmed where nothing is done about it. Many that are dropped: the limit of recovery.hang "
                         "is too short for the jobs.",
-                        Query(
-                            f"sum by (result) (increase(trainmaster_hang_suspicions_total[{recent}]))",
-                            "{{result}}",
-                        ),
+                        Query(happened("trainmaster_hang_suspicions_total", "result"), "{{result}}"),
                         unit="short",
+                        decimals=0,
                         events=True,
+                        stacked=True,
+                        colors=SUSPICION_COLORS,
                         none="No suspicion in this time",
                     ),
                     curves(
@@ -250,22 +268,15 @@ def recovery() -> Any:
                         "Saves that failed",
                         "Of all jobs of the operator, each rank's counted by itself. Good: none. Otherwise the "
                         "storage is full or away: a failure now would cost all work since the last good save.",
-                        Query(f"sum(increase(trainmaster_checkpoint_failures_total[{recent}]))", "failed saves"),
+                        Query(happened("trainmaster_checkpoint_failures_total"), "failed saves"),
                         unit="short",
+                        decimals=0,
                         events=True,
                         none=NO_JOB,
                     ),
                 ],
             ),
         ],
-        [
-            annotation(
-                "Operator took over",
-                f"sum(changes(trainmaster_leader_epoch[{recent}])) > 0",
-                "Another operator leads",
-                "the leader changed",
-                "blue",
-            )
-        ],
+        [took_over()],
         hours=24,
     )

@@ -21,27 +21,56 @@ _CONDITIONS = (
     ("ReconcileError", "operator-errors"),
     ("CheckpointFailed|CheckpointStalled", "job-checkpoint-old"),
 )
+_UNABLE = (
+    ("ImageError", "Its image can't be pulled"),
+    ("ConfigError", "Something that its pods mount or read is missing"),
+    ("QuotaExceeded", "The quota of its namespace has no room for its pods"),
+    ("Refused", "The cluster refuses its pods"),
+    ("WebhookFailed", "An admission webhook does not let its pods in"),
+    ("NamespaceTerminating", "Its namespace is being deleted"),
+)
+"""Reasons for which a job waits and that a person has to remove."""
 _LOGS = "kubectl logs deployment/trainmaster-operator -n"
-_STRAGGLER = "-o jsonpath={.status.internal.straggler}"
+_STRAGGLER = "-o jsonpath='{.status.internal.straggler}'"
+_ALL_OPERATORS = 'namespace=~".*"'
+
+COLORS = {
+    "^(Failed|Held|No operator|Its image|Its loss|Its manifest|It runs, and makes no step|It fails again)": "red",
+    ".*": "orange",
+}
+"""Of signs, by regular expressions: red where a job or an operator does nothing of use, or soon will not."""
 
 
 def of_jobs(matchers: str) -> str:
-    """What is wrong with the jobs that `matchers` select, and a row if no operator leads: series with the labels
-    namespace, job, sign, command and runbook."""
-    return _joined(("namespace", "job"), [*_signs_of_jobs(matchers), _no_leader("trainmaster_leader")])
+    """What is wrong with the jobs that `matchers` select, and with any operator: series with the labels namespace, job,
+    sign, command and runbook."""
+    jobs = [*_that_need_a_person(matchers), *_that_may_pass(matchers)]
+    return _joined(("namespace", "job"), [*jobs, *_signs_of_operators(_ALL_OPERATORS)])
+
+
+def by_job(matchers: str) -> str:
+    """The number of signs of each job that has some."""
+    jobs = _joined(("namespace", "job"), [*_that_need_a_person(matchers), *_that_may_pass(matchers)])
+    return f"count by (namespace, job) ({jobs})"
+
+
+def jobs_that_need_a_person(matchers: str) -> str:
+    """The jobs that go on badly, or not at all, until a person does something."""
+    return f"max by (namespace, job) ({' or '.join(_that_need_a_person(matchers))})"
 
 
 def of_one_job(matchers: str) -> str:
-    """The same for a single job, whose name needs no column."""
-    return _joined((), [*_signs_of_jobs(matchers), _no_leader("trainmaster_leader")])
+    """The same as `of_jobs` for a single job, whose name needs no column."""
+    jobs = [*_that_need_a_person(matchers), *_that_may_pass(matchers)]
+    return _joined((), [*jobs, _no_leader("trainmaster_leader")])
 
 
 def of_operators(matchers: str) -> str:
     """What is wrong with the operators that `matchers` select."""
-    return _joined(("namespace", "pod"), _signs_of_operators(matchers))
+    return _joined(("namespace", "pod"), [*_signs_of_operators(matchers), _lost_agents(matchers)])
 
 
-def _signs_of_jobs(of: str) -> Iterator[str]:
+def _that_need_a_person(of: str) -> Iterator[str]:
     for conditions, runbook in _CONDITIONS:
         found = (
             f'max by (namespace, job, condition, reason) (trainmaster_job_condition{{{of}, condition=~"{conditions}"}})'
@@ -49,11 +78,9 @@ def _signs_of_jobs(of: str) -> Iterator[str]:
         yield _status(_words(f"{found} == 1", "", "condition", "reason"), runbook)
     unreadable = f'max by (namespace, job) (trainmaster_job_phase{{{of}, phase="Unreadable"}})'
     yield _status(_sign(unreadable, "Its manifest can't be read"), "operator-errors")
-    waits = (
-        f'max by (namespace, job, reason) (trainmaster_job_pending_seconds{{{of}, reason!~"Starting|Suspended"}} > 30 '
-        f'or trainmaster_job_pending_seconds{{{of}, reason="Starting"}} > 600)'
-    )
-    yield _status(_words(waits, "It waits for its pods", "reason"), "job-pending")
+    for reason, words in _UNABLE:
+        waits = f'max by (namespace, job, reason) (trainmaster_job_pending_seconds{{{of}, reason="{reason}"}} > 30)'
+        yield _status(_words(waits, words, "reason"), "job-pending")
     stands_still = (
         f"max by (namespace, job) (changes(trainmaster_job_step{{{of}}}[{NO_STEP}])) == 0 "
         f"and on (namespace, job) max by (namespace, job) (trainmaster_job_step{{{of}}} offset {NO_STEP}) "
@@ -68,8 +95,6 @@ def _signs_of_jobs(of: str) -> Iterator[str]:
         failures = f"sum by (namespace, job, cause) (increase(trainmaster_job_failures_total{{{of}, {causes}}}[1h]))"
         again = f"round({failures}) >= {RESTARTS}"
         yield _status(_words(again, "It fails again and again", "cause"), runbook)
-    lost = f'sum by (namespace, job) (increase(trainmaster_job_failures_total{{{of}, cause="NodeLost"}}[1h]))'
-    yield _command(_sign(f"{lost} > 0.5", "It lost a pod with its node"), "agents-lost", "kubectl get nodes")
     slow = f"max by (namespace, job) (trainmaster_job_straggler_slowdown{{{of}}}) > 1.5"
     yield _about(
         _sign(slow, "One rank is slow, and all others wait for it"), "job-straggler", "kubectl get dtj", _STRAGGLER
@@ -89,6 +114,23 @@ def _signs_of_jobs(of: str) -> Iterator[str]:
     yield _status(_sign(full, "A container is nearly out of memory"), "job-memory-full")
 
 
+def _that_may_pass(of: str) -> Iterator[str]:
+    known = "|".join(("Starting", "Suspended", *(reason for reason, _ in _UNABLE)))
+    waits = (
+        f'max by (namespace, job, reason) (trainmaster_job_pending_seconds{{{of}, reason!~"{known}"}} > 30 '
+        f'or trainmaster_job_pending_seconds{{{of}, reason="Starting"}} > 600)'
+    )
+    yield _status(_words(waits, "It waits for its pods", "reason"), "job-pending")
+    lost = f'sum by (namespace, job) (increase(trainmaster_job_failures_total{{{of}, cause="NodeLost"}}[1h]))'
+    told = _sign(f"{lost} > 0.5", "It lost a pod with its node in the last hour")
+    yield _command(told, "agents-lost", "kubectl get nodes")
+
+
+def _lost_agents(of: str) -> str:
+    lost = f"sum by (namespace) (round(increase(trainmaster_agents_lost_total{{{of}}}[1h]))) > 1"
+    return _command(_sign(lost, "Several agents were lost in the last hour"), "agents-lost", "kubectl get nodes")
+
+
 def _signs_of_operators(of: str) -> Iterator[str]:
     operators = f"trainmaster_leader{{{of}}}"
     yield _no_leader(operators)
@@ -100,17 +142,20 @@ def _signs_of_operators(of: str) -> Iterator[str]:
         f"max by (namespace, pod) (process_resident_memory_bytes{{{of}}} and on (instance) {operators}) "
         f"> {MEMORY_BYTES}"
     )
-    for expr, sign in ((restarts, "It starts again and again"), (memory, "Its memory is above 800 MiB")):
+    for expr, sign in (
+        (restarts, "An operator starts again and again"),
+        (memory, "The memory of an operator is above 800 MiB"),
+    ):
         yield _about(_sign(expr, sign), "operator-down", "kubectl describe pod", "", name="pod")
     calls = f'trainmaster_api_calls_total{{{of}, code=~"0|403|5..", verb!="create"}}'
     failing = f"sum by (namespace, code) (increase({calls}[1h])) > 5"
-    told = _words(failing, "Calls of the API server fail with code", "code")
+    told = _words(failing, "The API server refuses or fails the operator's calls, code", "code")
     yield _of_operator(told, "operator-errors", _LOGS)
     errors = f'sum by (namespace) (increase(trainmaster_reconcile_total{{{of}, result="error"}}[1h])) > 0'
-    told = _sign(errors, "Some job can't be handled")
+    told = _sign(errors, "The operator can't handle some job")
     yield _of_operator(told, "operator-errors", _LOGS)
     stale = f"max by (namespace, pod) (trainmaster_watch_age_seconds{{{of}}} < Inf) > 180"
-    told = _sign(stale, "It receives nothing from the API server")
+    told = _sign(stale, "An operator receives nothing from the API server")
     yield _of_operator(told, "operator-slow", _LOGS)
 
 

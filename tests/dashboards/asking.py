@@ -30,12 +30,14 @@ class Chosen:
     variables: Mapping[str, str]
     range_s: float = 21600.0
     rate_interval_s: float = 240.0
+    interval_s: float = 60.0
+    """Between two points of a curve."""
 
     def fill(self, expr: str) -> str:
         """Put the values in place of the variables. Raises KeyError for a variable that there is none of."""
         values = {
             "__rate_interval": f"{self.rate_interval_s:.0f}s",
-            "__interval": f"{self.rate_interval_s / 4:.0f}s",
+            "__interval": f"{self.interval_s * 1000:.0f}ms",
             "__range": f"{self.range_s:.0f}s",
             **self.variables,
         }

@@ -70,6 +70,7 @@ class Job:
     def play(self, length_s: float) -> Iterable[tuple[float, Samples]]:
         """Yield the samples at each time."""
         step, lost_steps, useful, saved_at, recoveries = 2000.0, 0.0, 7200.0, -120.0, 0
+        saved = step
         cpu, received, sent = 0.0, 0.0, 0.0
         restarts, failures, lost, clock = (dict.fromkeys(names, 0.0) for names in (RUNGS, CAUSES, CATEGORIES, CLOCK))
         waits_since, at = 0.0, 0
@@ -98,7 +99,7 @@ class Job:
                 lost["straggler"] += STEP_S * (1 - 1 / slow)
                 fails = self.saves_fail_from_s is not None and now >= self.saves_fail_from_s
                 if now - saved_at >= self.save_every_s and not fails:
-                    saved_at = now
+                    saved_at, saved = now, step
                     lost["checkpoint"] += 1.0
                 cpu += 3.4 * self.workers * STEP_S / slow
                 received += 2.1e9 * self.workers / 8 * STEP_S / slow
@@ -143,6 +144,7 @@ class Job:
                     tell("tokens_per_second", self.steps_per_s * 65536 / slow * (1 + wobble / 4))
                     if self.accelerators:
                         tell("mfu_ratio", 0.41 / slow * (1 + wobble / 8))
+                tell("checkpoint_step", int(saved), tier="storage")
                 tell("checkpoint_age_seconds", now - saved_at, tier="storage")
                 tell("checkpoint_duration_seconds", self.save_s * (1 + wobble), tier="storage")
                 if runs:

@@ -210,22 +210,22 @@ INCIDENTS: dict[str, Scene] = {
     "straggler": _incident(
         Job("detector", "vision", workers=8, slow_from_s=1.2 * HOUR_S, slowdown=2.1),
         "One rank is slow, and all others wait for it",
-        command="kubectl get dtj {job} -n {namespace} -o jsonpath={{.status.internal.straggler}}",
+        command="kubectl get dtj {job} -n {namespace} -o jsonpath='{{.status.internal.straggler}}'",
     ),
     "lost-node": _incident(
         Job("gpt-medium", "language", workers=8, episodes=_LOST),
-        "It lost a pod with its node",
+        "It lost a pod with its node in the last hour",
         [Job(f"probe-{n}", "language", workers=4, episodes=_LOST) for n in (1, 2)],
         command="kubectl get nodes",
         controller=_lost_agents(2.5, 9),
     ),
     "image": _incident(
         Job("ocr", "documents", workers=2, episodes=[_at(0, "Pending", "ImageError")]),
-        "It waits for its pods: ImageError",
+        "Its image can't be pulled: ImageError",
     ),
     "quota": _incident(
         Job("ranker", "search", workers=16, episodes=[_at(0, "Pending", "QuotaExceeded")]),
-        "It waits for its pods: QuotaExceeded",
+        "The quota of its namespace has no room for its pods: QuotaExceeded",
     ),
     "out-of-memory": _incident(
         Job(
@@ -271,7 +271,7 @@ INCIDENTS: dict[str, Scene] = {
     ),
     "operator-memory": _of_operator(
         LEADER,
-        "It starts again and again",
+        "An operator starts again and again",
         f"kubectl describe pod {LEADER} -n trainmaster-system",
         controller=Controller(
             change={"process_resident_memory_bytes": _leaks},

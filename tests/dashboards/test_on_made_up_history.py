@@ -34,10 +34,10 @@ WORKERS = 32 + 8 + 2 + 16
 JOBS = 7
 
 MADE_UP = {
-    "trainmaster-fleet 1": {"": 1.0},
+    "trainmaster-fleet 1": {"": 2.0},  # the one that failed, and the one with a straggler
     "trainmaster-fleet 2": {"": 1.0},
     "trainmaster-fleet 3": {"": 4.0},
-    "trainmaster-fleet 5": {"": 1.0},
+    "trainmaster-fleet 5": {"": 4 / 5},  # one job waits for its pods
     "trainmaster-job 4": {"": 2.0},
     "trainmaster-job 5": {"": 100.0},
     "trainmaster-recovery 1": {"": 5.0},
@@ -89,7 +89,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 
 def chosen(uid: str) -> Chosen:
     variables = SCENE.dashboards[uid]
-    return Chosen({**everything().variables, **variables}, SCENE.hours * 3600, 120)
+    return Chosen({**everything().variables, **variables}, SCENE.hours * 3600, 120, STEP_S)
 
 
 PANELS = [(uid, panel) for uid, dashboard in dashboards().items() for panel in panels(dashboard)]

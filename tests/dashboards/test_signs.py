@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ def shown(folder: Path, uid: str, title: str, jobs: Sequence[Job], controller: C
     (panel,) = [panel for panel in panels(dashboards()[uid]) if panel["title"] == title]
     (target,) = panel["targets"]
     write_blocks(openmetrics(scenes.END_S - LENGTH_S, LENGTH_S, jobs, controller), folder)
-    expr = Chosen(everything().variables, LENGTH_S, 4 * STEP_S).fill(target["expr"])
+    expr = Chosen(everything().variables, LENGTH_S, 4 * STEP_S, STEP_S).fill(target["expr"])
     with serving(folder, lookback_s=0.9 * STEP_S) as prometheus:
         return prometheus.at(expr, scenes.END_S)
 
@@ -71,3 +71,74 @@ def test_an_operator_that_has_not_begun_to_watch_is_neither_a_sign_nor_a_point_o
     begins = Controller(pods=("begins",), change={"watch_age_seconds": lambda now, value, labels: math.inf})
     assert told(tmp_path / "signs", "trainmaster-operator", scenes.calm(), begins) == set()
     assert shown(tmp_path / "curve", "trainmaster-operator", "Silence of watches", scenes.calm(), begins) == []
+
+
+NEED_NOBODY = {"lost-node"}
+"""Incidents of jobs that are over by themselves: their jobs train again."""
+
+
+def test_in_each_incident_of_a_job_the_number_of_jobs_that_need_a_person_is_not_zero(tmp_path: Path, run: str) -> None:
+    of_jobs = {name: scene for name, scene in scenes.INCIDENTS.items() if name not in OF_OPERATORS}
+    jobs = {job.name: job for scene in of_jobs.values() for job in scene.jobs}
+    ill = {sign[0] for name, scene in of_jobs.items() if name not in NEED_NOBODY for sign in scene.signs}
+    (number,) = shown(tmp_path, "trainmaster-fleet", "Jobs that need a person", list(jobs.values()), Controller())
+    assert number.value == len(ill)
+
+
+def test_a_job_that_only_waits_for_a_node_needs_nobody_and_is_a_sign(tmp_path: Path, run: str) -> None:
+    waits = [Job("waits", episodes=[scenes.Episode(0, "Pending", "Unschedulable")])]
+    (number,) = shown(tmp_path / "number", "trainmaster-fleet", "Jobs that need a person", waits, Controller())
+    assert number.value == 0
+    (sign,) = told(tmp_path / "signs", "trainmaster-fleet", waits, Controller())
+    assert sign[1] == "It waits for its pods: Unschedulable"
+    (ready,) = shown(tmp_path / "ready", "trainmaster-fleet", "Workers that are ready", waits, Controller())
+    assert ready.value == 0
+
+
+@pytest.mark.parametrize("title", ["Jobs that wait", "Jobs that train", "Goodput", "Workers that are ready"])
+def test_without_a_leader_no_tile_has_a_number_of_jobs(title: str, tmp_path: Path, run: str) -> None:
+    scene = scenes.INCIDENTS["no-leader"]
+    assert shown(tmp_path, "trainmaster-fleet", title, scene.jobs, scene.controller) == []
+
+
+@pytest.mark.parametrize("title", ["Jobs that stand, and why", "Jobs that wait, and for what"])
+def test_without_a_leader_a_table_of_jobs_says_that_it_is_not_known(title: str, tmp_path: Path, run: str) -> None:
+    scene = scenes.INCIDENTS["no-leader"]
+    (row,) = shown(tmp_path, "trainmaster-fleet", title, scene.jobs, scene.controller)
+    assert row.of("reason") == "not known: no operator leads"
+    assert math.isnan(row.value)
+
+
+def test_the_incidents_of_the_operator_are_named_on_the_dashboard_of_the_fleet_too(tmp_path: Path, run: str) -> None:
+    scene = scenes.INCIDENTS["operator-memory"]
+    found = told(tmp_path, "trainmaster-fleet", scene.jobs, scene.controller)
+    assert {sign for _, sign, _ in found} >= {"An operator starts again and again"}
+
+
+def test_an_operator_that_the_api_server_refuses_is_named_on_the_dashboard_of_the_fleet(
+    tmp_path: Path, run: str
+) -> None:
+    refused = Controller(change={"api_calls_total": lambda now, value, labels: now if labels["code"] == "0" else value})
+    found = told(tmp_path, "trainmaster-fleet", scenes.calm(), refused)
+    assert {(sign, command) for _, sign, command in found} == {
+        (
+            "The API server refuses or fails the operator's calls, code: 0",
+            "kubectl logs deployment/trainmaster-operator -n trainmaster-system",
+        )
+    }
+
+
+def test_what_happens_while_a_scrape_fails_is_one_bar_after_it(tmp_path: Path, run: str) -> None:
+    def lost(now: float, value: float, labels: Mapping[str, str]) -> float | None:
+        return None if 3000 < now < 3090 else 3.0 * (now >= 3030)
+
+    (panel,) = [
+        panel for panel in panels(dashboards()["trainmaster-operator"]) if panel["title"] == "Agents that were lost"
+    ]
+    begin_s = scenes.END_S - LENGTH_S
+    failed = Controller(change={"agents_lost_total": lost})
+    write_blocks(openmetrics(begin_s, LENGTH_S, scenes.calm(), failed), tmp_path)
+    expr = Chosen(everything().variables, LENGTH_S, 4 * STEP_S, STEP_S).fill(panel["targets"][0]["expr"])
+    with serving(tmp_path, lookback_s=0.9 * STEP_S) as prometheus:
+        (series,) = prometheus.over(expr, begin_s, scenes.END_S, STEP_S)
+    assert [(at_s - begin_s, value) for at_s, value in series.points if value] == [(3090.0, 3.0)]

@@ -11,7 +11,8 @@ import promql_parser
 import pytest
 
 from charts.dashboards import __main__ as dashboards_main
-from charts.dashboards import signs
+from charts.dashboards import controller, signs
+from charts.dashboards import panels as looks
 from tests.dashboards.asking import VARIABLE, Asked, all_asked, dashboards, everything, of_panels, panels
 from tests.dashboards.exported import labels_by_series
 
@@ -20,6 +21,20 @@ PANELS = [(uid, panel) for uid, dashboard in DASHBOARDS.items() for panel in pan
 
 UNITS = {"short", "none", "percentunit", "s", "bytes", "Bps", "ops", "reqps"}
 """Grafana's names of units that our panels need. It takes an unknown one for a suffix, and says nothing."""
+
+JUDGED = {
+    "trainmaster-fleet 1",  # it counts each job that has a sign of a lasting problem
+    "trainmaster-fleet 2",
+    "trainmaster-fleet 6",
+    "trainmaster-operator 1",
+    "trainmaster-operator 3",
+    "trainmaster-operator 5",
+    "trainmaster-operator 6",
+}
+"""Numbers with a value than which there is no better one."""
+
+TWO_THINGS = {"create", "delete"}
+"""Names that mean a call of the API server in one panel and a kind of writes in another."""
 
 SCRAPED = {"namespace", "pod", "instance", "le"}
 """Labels that a scrape of the operator adds; le: of histograms."""
@@ -205,8 +220,48 @@ def test_a_counter_is_never_shown_as_such_over_time(asked: Asked) -> None:
     """A curve of a counter only rises. A number or a table may show what it has come to."""
     if asked.panel and asked.panel["type"] == "timeseries":
         for name in re.findall(r"\b\w+_total\b", asked.expr):
-            if "increase(" not in asked.expr and "rate(" not in asked.expr:
+            if not any(grows in asked.expr for grows in ("increase(", "rate(", "offset $__interval")):
                 assert name == "trainmaster_job_total", name
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PANELS if pair[1]["type"] == "timeseries"], ids=named)
+def test_a_bar_is_one_event_and_a_curve_is_no_count(pair: tuple[str, dict[str, Any]]) -> None:
+    """`increase()` shows an event in every point whose window has it, and stretches its count to the window."""
+    _, panel = pair
+    bars = panel["fieldConfig"]["defaults"]["custom"].get("drawStyle") == "bars"
+    for target in panel["targets"]:
+        assert "increase(" not in target["expr"]
+        assert bars == ("offset $__interval" in target["expr"])
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PANELS if pair[1]["type"] == "stat"], ids=named)
+def test_a_number_is_only_green_where_no_better_one_is_possible(pair: tuple[str, dict[str, Any]]) -> None:
+    """A tile that is green in an incident tells people to look elsewhere. `text` says nothing."""
+    uid, panel = pair
+    green = [step for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"] if step["color"] == "green"]
+    assert bool(green) == (f"{uid} {panel['id']}" in JUDGED)
+
+
+@pytest.mark.parametrize("uid", DASHBOARDS)
+def test_a_name_has_one_colour_in_all_panels(uid: str) -> None:
+    colors: dict[str, set[str]] = {}
+    for panel in panels(DASHBOARDS[uid]):
+        if panel["type"] != "timeseries":
+            continue
+        assert panel["fieldConfig"]["defaults"]["color"]["mode"] == "palette-classic-by-name"
+        for override in panel["fieldConfig"]["overrides"]:
+            for part in override["properties"]:
+                colors.setdefault(override["matcher"]["options"], set()).add(part["value"]["fixedColor"])
+    assert {name: found for name, found in colors.items() if len(found) > 1 and name not in TWO_THINGS} == {}
+
+
+@pytest.mark.parametrize(
+    "named_colors",
+    [value for module in (looks, controller) for name, value in vars(module).items() if name.endswith("_COLORS")],
+    ids=lambda given: next(iter(given)),
+)
+def test_two_names_of_one_panel_have_two_colours(named_colors: dict[str, str]) -> None:
+    assert [color for color, times in Counter(named_colors.values()).items() if times > 1] == []
 
 
 @pytest.mark.parametrize("asked", [*of_panels()], ids=lambda asked: asked.where)

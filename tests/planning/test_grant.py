@@ -101,6 +101,38 @@ def test_when_not_all_came_along_a_round_above_all_follows() -> None:
     assert not world.plan().intent
 
 
+def test_a_member_that_reports_the_agents_round_before_the_one_that_opened_it_is_no_reason_for_another_round() -> None:
+    world = running()
+    ahead(world, 1)
+    world.agent(1, round_s=0.01)
+    assert not world.plan().intent
+    due_s = world.plan().requeue_after_s
+    assert due_s is not None
+    assert due_s <= leaderless_restart.SETTLED_S
+    restarted(world, granted(age_s=0.02))
+    world.write()
+    assert (world.status.round, world.status.roundMinor) == (2, 1)
+    assert [(r.round, r.cause) for r in world.status.recoveries] == [(2, "Crash")]
+    assert world.status.restarts.inPlace == 1
+
+
+def test_a_restart_of_the_agents_whose_cause_nobody_reports_is_counted_once_as_other() -> None:
+    world = running()
+    for slot in (1, 2, 3):
+        ahead(world, slot)
+        world.agent(slot, round_s=leaderless_restart.SETTLED_S)
+    world.write()
+    status = world.status
+    assert (status.round, status.roundMinor, status.phase) == (3, 0, JobPhase.RECOVERING)
+    assert [(r.round, r.cause, r.rung) for r in status.recoveries] == [(3, "Other", Rung.IN_PLACE)]
+    assert (status.restarts.inPlace, sum(entry.count for entry in status.spent)) == (1, 1)
+    assert status.totals is not None
+    assert status.totals.failures == {"Other": 1}
+    assert status.lastFailure is not None
+    assert status.lastFailure.cause == "Other"
+    assert not world.plan().intent
+
+
 def opened_by_both(world: World, age_s: float = 0.1) -> None:
     """The leader answers the verdict while the agents, to whom it seemed silent, restart by themselves."""
     world.agent(2, verdict=verdict(), verdict_age_s=0.5)

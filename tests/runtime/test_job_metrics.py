@@ -313,8 +313,34 @@ def test_words_that_come_from_a_cluster_are_escaped_and_short() -> None:
 
 @pytest.mark.parametrize(("loss", "shown"), [("nan", "nan"), ("inf", "inf"), ("-inf", "-inf"), ("2.5", "2.5")])
 def test_losses_that_are_no_numbers_are_told_as_prometheus_knows_them(loss: str, shown: str) -> None:
-    found = series(metrics(), record(phase=JobPhase.RUNNING, progress=ProgressStatus(loss=loss)))
+    found = series(
+        metrics(), record(phase=JobPhase.RUNNING, progress=ProgressStatus(loss=loss, updatedAt=rfc3339(NOW)))
+    )
     assert str(value(found, "loss")) == shown
+
+
+@pytest.mark.parametrize(
+    ("phase", "steps_per_s", "silent_s", "shown"),
+    [
+        (JobPhase.RUNNING, 2.0, 59.0, True),
+        (JobPhase.RUNNING, 2.0, 61.0, False),
+        (JobPhase.RUNNING, 0.01, 999.0, True),
+        (JobPhase.RUNNING, 0.01, 1001.0, False),
+        (JobPhase.RESIZING, 2.0, 1.0, True),
+        (JobPhase.RECOVERING, 2.0, 1.0, False),
+        (JobPhase.STARTING, 2.0, 1.0, False),
+    ],
+)
+def test_a_job_that_makes_no_step_has_no_throughput_and_no_loss(
+    phase: JobPhase, steps_per_s: float, silent_s: float, shown: bool
+) -> None:
+    progress = ProgressStatus(
+        step=70, loss="1.5", tokensPerSecond=1000, stepsPerSecond=steps_per_s, updatedAt=rfc3339(NOW - silent_s)
+    )
+    found = series(metrics(talking()), record(phase=phase, progress=progress))
+    assert value(found, "step") == 70
+    for name in ("loss", "tokens_per_second", "mfu_ratio"):
+        assert (value(found, name) is not None) == shown, name
 
 
 def test_scripts_without_checkpoints_in_memory_tell_how_long_saving_stops_them() -> None:

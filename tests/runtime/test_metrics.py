@@ -194,7 +194,7 @@ def test_jobs_are_told_by_the_leader_alone_and_gauges_only_of_those_that_run():
         progress = ProgressStatus(step=7, totalSteps=10, loss="1.5", tokensPerSecond=100.0)
         times = {"firstStepAt": "2026-01-01T00:00:00.000Z", "accountedAt": "2026-01-01T00:00:40.000Z"}
         put(store, "runs", phase=JobPhase.RUNNING, progress=progress, usefulSeconds=30.0, lost={"Crash": 10.0}, **times)
-        put(store, "nan", phase=JobPhase.RECOVERING, progress=ProgressStatus(loss="nan"))
+        put(store, "nan", phase=JobPhase.RESIZING, progress=ProgressStatus(loss="nan"))
         put(store, "done", phase=JobPhase.SUCCEEDED, progress=progress)
         broken = job("broken")
         broken["spec"]["workers"] = {"replicas": "many"}
@@ -209,7 +209,7 @@ def test_jobs_are_told_by_the_leader_alone_and_gauges_only_of_those_that_run():
 
         assert (read(leader, "leader"), read(standby, "leader")) == (1, 0)
         assert (read(leader, "leader_epoch"), read(standby, "leader_epoch")) == (1, 0)
-        phases = ("Running", "Recovering", "Succeeded", "Unreadable", "Pending")
+        phases = ("Running", "Resizing", "Succeeded", "Unreadable", "Pending")
         assert [read(leader, "jobs", phase=phase) for phase in phases] == [1, 1, 1, 1, 0]
         assert read(standby, "jobs", phase="Running") is None
         assert (read(leader, "pods"), read(standby, "pods")) == (1, None)

@@ -67,8 +67,8 @@ def asked(
 ) -> Json:
     """Everything that the page needs to draw a dashboard."""
     length_s = end_s - begin_s
-    chosen = Chosen({**asking.everything().variables, **variables}, length_s, rate_interval_s)
     step_s = max(finest_s, length_s / POINTS)
+    chosen = Chosen({**asking.everything().variables, **variables}, length_s, rate_interval_s, step_s)
     drawn = []
     for panel in dashboard["panels"]:
         answers = []

@@ -158,7 +158,7 @@ function Bars({ drawn, width, height }: { drawn: Drawn; width: number; height: n
         return (
           <div key={one.name} style={{ height: each }}>
             <BarGauge theme={theme} width={width} height={each - 6} field={field.config} display={field.display} value={value} orientation={VizOrientation.Horizontal}
-              displayMode={panel.options.displayMode} alignmentFactors={{ ...longest, title } as any} itemSpacing={4} />
+              displayMode={panel.options.displayMode} namePlacement={panel.options.namePlacement} alignmentFactors={{ ...longest, title } as any} itemSpacing={4} />
           </div>
         );
       })}
@@ -237,6 +237,9 @@ function Whole() {
       <div style={{ position: 'relative', background: theme.colors.background.canvas, minHeight: '100vh', padding: 12 }}>
         <div style={{ height: 40, fontSize: 20, fontWeight: 500 }}>
           {page.title} <span style={{ fontSize: 14, color: theme.colors.text.secondary }}>{page.chosen}</span>
+          {page.marks.map((mark) => (
+            <span key={mark.name} style={{ fontSize: 14, marginLeft: 24, color: theme.visualization.getColorByName(mark.color) }}>¦ {mark.name}</span>
+          ))}
         </div>
         <div style={{ position: 'absolute', left: 12, top: 0, right: 0 }}>
           {page.panels.map((drawn) => <One key={drawn.panel.id} drawn={drawn} />)}

@@ -226,7 +226,7 @@ INCIDENTS: tuple[Incident, ...] = (
         ("vision/segmenter",),
         ("robotics/rl-agent", "speech/tts"),
         "one rank is two and a half times as slow as the others",
-        "kubectl get dtj segmenter -n vision -o jsonpath={{.status.internal.straggler}}",
+        "kubectl get dtj segmenter -n vision -o jsonpath='{{.status.internal.straggler}}'",
     ),
     _incident(
         6,

@@ -237,8 +237,8 @@ class RecoveryRecord(Group):
     phaseMilliseconds: Annotated[dict[str, float], Field(max_length=16)] | None = Field(
         None,
         description="Number of milliseconds in each phase of the recovery: detect, decide, drain, schedule, start, "
-        "fork, imports, rendezvous, build, load, firstStep. Of several pods the slowest one counts, so phases may "
-        "overlap and their sum may be more than totalMilliseconds.",
+        "fork, imports, rendezvous, build, load, firstStep. Where pods wait for each other, the pod that the others "
+        "waited for counts, so their sum is never more than totalMilliseconds.",
     )
 
 

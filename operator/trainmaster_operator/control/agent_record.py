@@ -33,6 +33,7 @@ class SlotState:
     identity: Identity
     heard_at: float
     round: int = 0
+    _entered_at: float = 0.0  # The time at which this leader first heard of `round`.
     report: Report | None = None  # The newest report of `round`.
     _reported_at: float = 0.0
     parked: bool = False  # True if the agent has been in a round and last reported that no ranks run there.
@@ -60,7 +61,7 @@ class SlotState:
         told = self._take_pod(request)
         if 0 < request.round < self.round:
             return told
-        news = self._enter(request.round) or told
+        news = self._enter(request.round, now) or told
         news = self._take_park(request.round) or news
         return self._take_offer(request.next_store) or news
 
@@ -74,7 +75,7 @@ class SlotState:
                 return told
             news = self._take_park(0) or told
             return self._take_offer(report.next_store) or news
-        news = self._enter(report.round) or told
+        news = self._enter(report.round, now) or told
         news = self._take_park(report.round) or news
         if report.verdict is not None and self.verdict is None and report.verdict.round == report.round:
             self.verdict = report.verdict
@@ -95,6 +96,7 @@ class SlotState:
             incarnation=self.identity.incarnation,
             pod_uid=self.identity.pod_uid,
             round=self.round,
+            round_s=now - self._entered_at,
             parked=self.parked,
             minor=report.minor,
             granted=tuple(
@@ -155,10 +157,10 @@ class SlotState:
         self.next_store = store
         return news
 
-    def _enter(self, round: int) -> bool:
+    def _enter(self, round: int, now: float) -> bool:
         if round <= self.round:
             return False
-        self.round = round
+        self.round, self._entered_at = round, now
         self.report = None
         self.verdict = None
         self._news = None

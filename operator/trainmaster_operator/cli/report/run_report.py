@@ -235,8 +235,8 @@ def _recoveries(status: JobState) -> str:
             html_page.legend(Key("box", style, part) for part, style in colours(shares).items()),
             html_page.table(clocks.header, clocks.rows, clocks.numeric),
             html_page.note(
-                "A phase that every rank goes through has the time of the slowest rank, so phases may overlap and "
-                "their sum may be more than the total."
+                "Where pods wait for each other, a phase has the time of the pod that the others waited for, so no "
+                "second is counted twice."
             ),
         ]
     every = status.restarts.total + status.restarts.free

@@ -52,6 +52,7 @@ class AgentRecord:
     incarnation: int
     pod_uid: str
     round: int = 0  # The round whose ranks the agent runs.
+    round_s: float = float("inf")  # Seconds since this leader first heard that.
     parked: bool = False  # True if the agent runs no ranks any more, as far as it has reported.
     minor: int = 0  # Number of rounds that agents opened by the grant since a leader published one.
     granted: tuple[Granted, ...] = ()  # The rounds of these that this agent opened itself.

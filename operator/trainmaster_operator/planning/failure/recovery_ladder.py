@@ -27,7 +27,7 @@ from trainmaster_operator.planning.failure import (
     smaller_batch_or_skipped_samples,
 )
 from trainmaster_operator.planning.failure.final_failure import fail
-from trainmaster_operator.planning.lifecycle import elastic_resize
+from trainmaster_operator.planning.lifecycle import elastic_resize, recovery_clock
 from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import open_round
 
@@ -150,7 +150,7 @@ def _restart(view: View, fault: Fault, rung: Rung, charged: Rung, how: str = "",
         pod=fault.pod,
         step=step,
         startedAt=rfc3339(view.now - fault.age_s),
-        clock={name: round(max(0.0, seconds), 4) for name, seconds in fault.clock.items()},
+        clock=recovery_clock.begun(fault.clock, fault.age_s),
     )
     return changed(
         status,

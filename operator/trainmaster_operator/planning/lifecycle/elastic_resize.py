@@ -22,6 +22,7 @@ from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Recovery, Rung
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import View
+from trainmaster_operator.planning.lifecycle import recovery_clock
 from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import allowed_sizes, open_round
 
@@ -85,7 +86,7 @@ def resize_round(view: View) -> Change | None:
         rung=Rung.FREE,
         step=view.highest_step(),
         startedAt=rfc3339(view.now - still_s),
-        clock={"detect": round(still_s, 4)},
+        clock=recovery_clock.begun({"detect": still_s}, still_s),
     )
     return changed(
         status,
@@ -135,7 +136,7 @@ def shrink(view: View, fault: Fault) -> Change | None:
         pod=fault.pod,
         step=view.highest_step(),
         startedAt=rfc3339(view.now - fault.age_s),
-        clock={name: round(max(0.0, seconds), 4) for name, seconds in fault.clock.items()},
+        clock=recovery_clock.begun(fault.clock, fault.age_s),
     )
     goes_on = f"the job continues with {size} of {len(view.members)} pods (round {number})"
     words = f"{fault.title}: {fault.message[:700]}; {goes_on}"

@@ -141,12 +141,11 @@ def _text(loss: float | None) -> str:
 
 
 def _closed(view: View, recovery: Recovery, resumed: int | None, tier: str) -> Recovery:
-    total = since(recovery.startedAt, first_step_at(view))
     return recovery.model_copy(
         update={
             "resumedStep": resumed,
             "tier": tier[:16],
             "lostSteps": None if resumed is None else max(0, recovery.step - resumed),
-            "totalSeconds": round(total, 4),
+            "totalSeconds": recovery_clock.wall_s(recovery, first_step_at(view)),
         }
     )

@@ -10,9 +10,10 @@ from trainmaster_operator.planning.facts.change import Change, changed, counted,
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery
 from trainmaster_operator.planning.facts.observation import PodToDelete
-from trainmaster_operator.planning.facts.timestamps import rfc3339, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.lifecycle import checkpoint_conditions, revision
+from trainmaster_operator.planning.lifecycle.recovery_clock import wall_s
 from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import allowed_sizes, open_round
 
@@ -86,9 +87,7 @@ def removals(view: View) -> tuple[PodToDelete, ...]:
 def given_up(recoveries: list[Recovery], now: float) -> list[Recovery]:
     """Return the recoveries with those closed that the end of the job or a suspend interrupted."""
     return [
-        r
-        if r.totalSeconds is not None
-        else r.model_copy(update={"totalSeconds": round(since(r.startedAt, now), 4), "overtaken": True})
+        r if r.totalSeconds is not None else r.model_copy(update={"totalSeconds": wall_s(r, now), "overtaken": True})
         for r in recoveries
     ]
 

@@ -12,9 +12,10 @@ from typing import Any
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning.facts.round_times import RoundTimes, rounds_that_trained
 from trainmaster_operator.planning.facts.script_step_count import repeats
-from trainmaster_operator.planning.facts.timestamps import rfc3339, since
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.lifecycle.goodput import PAUSES, Account, cause_of_repeats, since_first, since_known
+from trainmaster_operator.planning.lifecycle.recovery_clock import wall_s
 
 _TRAINS = (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING)
 
@@ -49,7 +50,7 @@ def _closed(view: View, recovery: Recovery, times: RoundTimes) -> Recovery:
             "resumedStep": resumed,
             "tier": times.resumed_tier[:16],
             "lostSteps": None if resumed is None else max(0, recovery.step - resumed),
-            "totalSeconds": round(since(recovery.startedAt, times.first_step_at), 4),
+            "totalSeconds": wall_s(recovery, times.first_step_at),
         }
     )
 

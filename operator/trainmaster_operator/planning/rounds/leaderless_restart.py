@@ -15,11 +15,12 @@ from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.change import RECOVERIES, Change, changed, warning
 from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.fault import Fault
-from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Recovery, Rung
+from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState, Recovery, Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.failure import failure_budget
+from trainmaster_operator.planning.lifecycle import job_totals
 from trainmaster_operator.planning.rounds import leaderless_accounting, open_round
 
 GRANT = 2
@@ -61,7 +62,7 @@ def adopt_granted_rounds(view: View) -> Change | None:
     whole = len(known) == top - view.status.round
     if whole and all(agent is not None and agent.round == top for agent in members):
         return _adopted(view, known)
-    return _followed(view, known, top) if _overdue_s(view, ahead) <= 0 else None
+    return _followed(view, known, top, ahead) if _overdue_s(view, ahead) <= 0 else None
 
 
 def _agreed(view: View) -> Change | None:
@@ -120,8 +121,12 @@ def _ahead(view: View) -> list[AgentRecord]:
 
 
 def _overdue_s(view: View, ahead: list[AgentRecord]) -> float:
-    """Return the seconds that the other members still have; 0 or less if their time is over."""
-    youngest = min((granted.age_s for agent in ahead for granted in agent.granted), default=SETTLED_S)
+    """Return the seconds that the other members still have; 0 or less if their time is over.
+
+    Only the agent that opened the round can tell when that was. A member that followed it may report first.
+    """
+    told = [granted.age_s for agent in ahead for granted in agent.granted]
+    youngest = min(told or (agent.round_s for agent in ahead))
     return SETTLED_S - min(youngest, view.observed.leading_s)
 
 
@@ -153,13 +158,11 @@ def _adopted(view: View, known: list[Granted]) -> Change:
     )
 
 
-def _followed(view: View, known: list[Granted], top: int) -> Change:
+def _followed(view: View, known: list[Granted], top: int, ahead: list[AgentRecord]) -> Change:
     """Return the change to a round above all others, for all members."""
     words = _words(view, known) if known else "some members restarted while no operator answered"
-    fields = _counted(view, known)
-    recoveries = list(view.status.recoveries)
-    if known:
-        recoveries = [*fields["recoveries"][:-1], fields["recoveries"][-1].model_copy(update={"round": top + 1})]
+    fields = _counted(view, known) if known else _counted_without_cause(view, words, ahead)
+    recoveries = [*fields["recoveries"][:-1], fields["recoveries"][-1].model_copy(update={"round": top + 1})]
     fields |= leaderless_accounting.accounted(view, recoveries)
     return changed(
         view.status,
@@ -202,6 +205,23 @@ def _counted(view: View, known: list[Granted]) -> dict[str, Any]:
         "recoveries": recoveries,
         "lastFailure": failure,
         "restarts": restarts,
+    }
+
+
+def _counted_without_cause(view: View, words: str, ahead: list[AgentRecord]) -> dict[str, Any]:
+    """Return the fields that count one restart in place, of which nobody reports why it was necessary: the agent that
+    opened the round is silent."""
+    status, limits = view.status, view.spec.recovery.budget
+    step, at = view.highest_step(), view.now - min(SETTLED_S, max(agent.round_s for agent in ahead))
+    record = Recovery(
+        round=status.round + 1, cause=job_totals.OTHER, rung=Rung.IN_PLACE, step=step, startedAt=rfc3339(at)
+    )
+    return {
+        "phase": JobPhase.RECOVERING,
+        "spent": failure_budget.charge(limits, list(status.spent), Rung.IN_PLACE, job_totals.OTHER, step, at),
+        "recoveries": [*status.recoveries, record][-RECOVERIES:],
+        "lastFailure": Failure(cause=job_totals.OTHER, message=words, step=step, round=status.round, time=rfc3339(at)),
+        "restarts": status.restarts.model_copy(update={"inPlace": status.restarts.inPlace + 1}),
     }
 
 

@@ -72,7 +72,8 @@ STATE: tuple[Family, ...] = (
     Family(
         "recovery_seconds_total", "counter", ("phase",), "seconds", STATUS + ", measured by agents",
         f"Where the time of recoveries went: {', '.join(PHASE_WORDS)}. detect has decide too, schedule has drain, "
-        "start has fork and imports, load has build.",
+        "start has fork and imports, load has build. No second is counted twice: where pods wait for each other, the "
+        "time is that of the pod that the others waited for.",
         "The phase with most seconds is the one to make faster: docs/failures.md.",
     ),
     Family(
@@ -117,18 +118,19 @@ LIVE: tuple[Family, ...] = (
     ),
     Family(
         "loss", "gauge", (), "of the loss", AGENTS,
-        "The last loss of a running job.",
+        "The last loss of a job that makes steps. Absent while it recovers or stands still.",
         "NaN, or a sudden rise: look at the data and the learning rate of that step.",
     ),
     Family(
         "tokens_per_second", "gauge", (), "tokens/s", AGENTS,
-        "Throughput of a running job, smoothed.",
+        "Throughput of a job that makes steps, smoothed. Absent while it recovers or stands still: after a minute, or "
+        "ten times the usual time of a step if that is longer.",
         "A fall without a restart: see job_straggler_slowdown and job_accelerator_utilization_ratio.",
     ),
     Family(
         "mfu_ratio", "gauge", (), "0 to 1", AGENTS + ", reported by the trainer",
         "Model FLOPs utilization of the last step: the operations of the model, divided by the operations that its "
-        "devices can do in that time.",
+        "devices can do in that time. Absent while the job recovers or stands still.",
         "0.3 to 0.6 is usual on large GPUs; docs/efficiency.md says how to raise it.",
     ),
     Family(
@@ -138,7 +140,8 @@ LIVE: tuple[Family, ...] = (
     ),
     Family(
         "checkpoint_age_seconds", "gauge", ("tier",), "seconds", STATUS,
-        "Age of that checkpoint. storage: before the first one, the time since the first step. memory: estimated from "
+        "Age of that checkpoint, since the operator learnt of it. storage: before the first one, the time since the "
+        "first step. memory: estimated from "
         "the number of steps since then and the duration of a step.",
         "If it is much more than checkpoint.every steps take, look for the conditions CheckpointFailed and "
         "CheckpointStalled.",

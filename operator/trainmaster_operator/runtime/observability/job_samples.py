@@ -22,6 +22,10 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 RUNNING = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RECOVERING, JobPhase.RESIZING, JobPhase.SUSPENDING)
 STORAGE, MEMORY = "storage", "memory"
 
+STANDS_AFTER_S = 60.0
+STANDS_AFTER_STEPS = 10
+"""A job that has completed no step for so many seconds, and for so many steps' usual time, has no rate any more."""
+
 _USUAL = ("Scheduled", "Running", "Complete", "Suspended")  # Conditions that report no problem.
 _LABEL_CHARACTERS = 64
 
@@ -42,6 +46,16 @@ def ended_at(status: JobState) -> float | None:
 def restarts(status: JobState) -> dict[str, int]:
     """Return the number of restarts by rung."""
     return {rung.value: getattr(status.restarts, rung.value) for rung in Rung}
+
+
+def steps(status: JobState, now: float) -> bool:
+    """Return whether the job completes steps, so that what its last step showed still holds. `now`: seconds since
+    1970."""
+    progress = status.progress
+    if status.phase not in (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING):
+        return False
+    usual_s = 1 / progress.stepsPerSecond if progress.stepsPerSecond > 0 else 0.0
+    return since(progress.updatedAt, now) <= max(STANDS_AFTER_S, STANDS_AFTER_STEPS * usual_s)
 
 
 def conditions(status: JobState) -> list[tuple[str, str]]:
@@ -119,12 +133,13 @@ def of_running(record: JobRecord, usage: JobUsage, reports: Sequence[Report], no
     yield "step", (), progress.step
     if progress.totalSteps:
         yield "total_steps", (), progress.totalSteps
-    if (loss := number(progress.loss)) is not None:
-        yield "loss", (), loss
-    if progress.tokensPerSecond:
-        yield "tokens_per_second", (), progress.tokensPerSecond
-    if usage.mfu is not None:
-        yield "mfu_ratio", (), usage.mfu
+    if steps(status, now):
+        if (loss := number(progress.loss)) is not None:
+            yield "loss", (), loss
+        if progress.tokensPerSecond:
+            yield "tokens_per_second", (), progress.tokensPerSecond
+        if usage.mfu is not None:
+            yield "mfu_ratio", (), usage.mfu
     yield from _of_checkpoints(record, usage, now)
     workers = status.workers
     sizes = {"desired": record.job.spec.workers.replicas, "current": workers.replicas}

@@ -80,8 +80,9 @@ class Metrics:
         )
         self.recovery_seconds = Histogram(
             "trainmaster_recovery_seconds",
-            "Seconds of recoveries by phase; in each phase the slowest pod counts. total: from the failure to the "
-            "first step of the new round.",
+            "Seconds of recoveries by phase; where pods wait for each other, the pod that the others waited for "
+            "counts, so the phases are never more than the total. total: from the failure to the first step of the "
+            "new round.",
             ["phase"],
             buckets=_RECOVERY_S,
             registry=self.registry,
