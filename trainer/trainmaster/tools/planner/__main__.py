@@ -19,10 +19,11 @@ from trainmaster.parallel.stages import partition
 from trainmaster.tools import closed_stdout
 from trainmaster.tools.planner import layout_table
 from trainmaster.tools.planner.calibration import figures
-from trainmaster.tools.planner.estimate import Estimate, best_first, stages
+from trainmaster.tools.planner.estimate import Estimate, best_first
 from trainmaster.tools.planner.layouts import Layout, legal
 from trainmaster.tools.planner.machine import Machine, assumed, shared
 from trainmaster.tools.planner.measure import Measurer, measurer
+from trainmaster.tools.planner.rank_stages import stages
 from trainmaster.tools.planner.survey import Survey
 
 TOO_SLOW_S = 3600.0
