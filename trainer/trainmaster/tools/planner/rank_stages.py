@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmaster.parallel.stages.partition import partition
 from trainmaster.parallel.stages.pipeline import own_stages
 from trainmaster.tools.planner import communication, memory_estimate
 from trainmaster.tools.planner.layouts import Layout
@@ -60,7 +59,7 @@ def stages(layout: Layout, survey: Survey) -> list[range]:
     pp = layout.degrees["pp"]
     if pp == 1:
         return [range(survey.layers)]
-    return partition(survey.costs(pipeline.balance), pp * pipeline.stages_per_rank)
+    return survey.stages(pipeline.balance, pp * pipeline.stages_per_rank)
 
 
 def stages_of_ranks(layout: Layout, survey: Survey) -> list[list[range]]:
