@@ -7,6 +7,7 @@ its own; and each size of the micro-batch is estimated from the beginning.
 from __future__ import annotations
 
 import io
+import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -141,3 +142,19 @@ def test_ctrl_c_removes_the_line_that_counts_layouts(
         command.main(DESCRIBED)
     assert written.getvalue().endswith("layouts are compared\r\x1b[K")
     assert capsys.readouterr().out == ""
+
+
+def test_ctrl_c_while_torch_is_loaded_ends_a_plan_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == command.__name__:
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, command.__name__)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("trainmaster.tools.planner", run_name="__main__")
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "")
