@@ -286,7 +286,8 @@ def _key(x: Tensor) -> int:
 
 
 def _evenly(group: dist.ProcessGroup | None) -> Callable[..., Tensor]:
-    """Return a forward of experts that are all chosen equally often: tensors on the device meta do not say which are chosen."""
+    """Return a forward of experts that are all chosen equally often: tensors without values do not say which are
+    chosen."""
 
     def forward(module: Any, x: Tensor, choices: Tensor, weights: Tensor) -> Tensor:
         order = choices.flatten().argsort(stable=True)
