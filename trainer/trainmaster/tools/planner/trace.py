@@ -251,7 +251,8 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
             saved = sum(self._saved.values())
             if not isinstance(result, Tensor):
                 return result, Use(saved, 0, operations=self._operations)
-            result.float().sum().backward(inputs=[*inputs] or None)
+            # Tensor.backward would suspend _OnMeta, in which a block that is computed again has to be.
+            torch.autograd.backward(result.float().sum(), inputs=[*inputs] or None)
         result = result.detach().requires_grad_()
         size = result.untyped_storage().nbytes()
         calls = {"operations": self._operations, "collectives": self._collectives}
