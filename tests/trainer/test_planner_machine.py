@@ -13,8 +13,7 @@ import torch
 
 from tests.trainer.test_planner import config
 from trainmaster import models, parallel
-from trainmaster.tools.planner import __main__ as command
-from trainmaster.tools.planner import calibration, layout_table
+from trainmaster.tools.planner import calibration, command, layout_table
 from trainmaster.tools.planner.calibration import _Count
 from trainmaster.tools.planner.estimate import CALLS_OF_OPTIMIZER, Estimate, estimate
 from trainmaster.tools.planner.layouts import Layout

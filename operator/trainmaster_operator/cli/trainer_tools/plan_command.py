@@ -21,6 +21,10 @@ def declare(command: Parser) -> None:
         "as many ranks as a pod of the job (ranksPerPod).",
         ("trainmaster plan job.yaml", "layouts of the job on its own number of ranks"),
         ("trainmaster plan job.yaml --ranks 8 --memory 40Gi", "on 8 ranks; those that need more memory come last"),
+        (
+            "trainmaster plan job.yaml --memory 80Gi --tflops 400 --bandwidth 450 --between-nodes 50",
+            "on GPUs of 80 GiB that compute 400 TFLOP/s, and send 450 GB/s within a node and 50 GB/s between nodes",
+        ),
     )
     common.add_job(command)
     command.add_argument("--ranks", type=int, metavar="N", help="number of ranks (default: the job's)")

@@ -8,7 +8,7 @@ twice that for a sum (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from trainmaster.contract.config import BUCKET_MIB
 from trainmaster.reduce import compressed_size
@@ -16,25 +16,27 @@ from trainmaster.tools.planner.layouts import Layout
 from trainmaster.tools.planner.memory_estimate import MASTER, Group, place, shard, shards
 
 
-def of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: int) -> dict[str, float]:
-    """Return the bytes of parameters and gradients over the axes dpReplicate and shard (dpShard x cp)."""
+def of_shards(groups: Sequence[Group], layout: Layout, micro_batches: int) -> dict[str, float]:
+    """Return the bytes of parameters and gradients over the axis shard (dpShard x cp)."""
     width = MASTER if layout.config.precision == "fp32" else 2
-    once = layout.degrees["pp"] > 1
-    stage = layout.sharding.stage
-    sent = {"dpReplicate": 0.0, "dpShard": 0.0}
-    replicas = layout.degrees["dpReplicate"]
+    sent = 0
     for group in groups:
-        gathers = 1 if once or stage < 3 else micro_batches * (1 if group.is_root else 2)
-        scatters = 1 if once or stage == 1 else micro_batches
+        gathers, scatters = _calls(group, layout, micro_batches)
         for shape, is_expert in zip(group.shapes, group.experts, strict=True):
             n, _ = place(layout, 0, is_expert)
             part, _ = shard(shape, n, 0, is_expert)
-            sent["dpShard"] += (n - 1) * part * (gathers * width + scatters * MASTER)
-            if layout.compression is None:
-                sent["dpReplicate"] += 2 * (replicas - 1) / replicas * part * MASTER
+            sent += group.times * (n - 1) * part * (gathers * width + scatters * MASTER)
+    return {"dpShard": float(sent)} if sent else {}
+
+
+def of_replicas(groups: Sequence[Group], layout: Layout) -> dict[str, float]:
+    """Return the bytes of gradients over the axis dpReplicate, which are summed once in a step."""
+    replicas = layout.degrees["dpReplicate"]
     if layout.compression is not None:
-        sent["dpReplicate"] += compressed_size.sent(layout.compression, shards(groups, layout, 0), replicas)
-    return {axis: bytes_ for axis, bytes_ in sent.items() if bytes_}
+        sent = float(compressed_size.sent(layout.compression, shards(groups, layout, 0), replicas))
+    else:
+        sent = 2 * (replicas - 1) / replicas * _elements(groups, layout) * MASTER
+    return {"dpReplicate": sent} if sent else {}
 
 
 def collectives_of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: int) -> float:
@@ -45,23 +47,32 @@ def collectives_of_data_parallelism(groups: Sequence[Group], layout: Layout, mic
     """
     if layout.ranks == 1:
         return 0.0
-    once = layout.degrees["pp"] > 1
-    stage, replicas, found, summed = layout.sharding.stage, layout.degrees["dpReplicate"], 1.0, 0
+    replicas, found = layout.degrees["dpReplicate"], 1.0
     for group in groups:
-        gathers = 1 if once or stage < 3 else micro_batches * (1 if group.is_root else 2)
-        scatters = 1 if once or stage == 1 else micro_batches
-        places = [place(layout, 0, is_expert)[0] for is_expert in group.experts]
-        if max(places, default=1) > 1:
-            found += gathers + scatters
-        summed += sum(
-            shard(shape, n, 0, is_expert)[1]
-            for shape, n, is_expert in zip(group.shapes, places, group.experts, strict=True)
-        )
+        if any(place(layout, 0, is_expert)[0] > 1 for is_expert in group.experts):
+            found += group.times * sum(_calls(group, layout, micro_batches))
     if replicas > 1:
         communication = layout.config.communication
         bucket = (communication.bucketMiB if communication is not None else BUCKET_MIB) << 20
-        found += math.ceil(summed * MASTER / bucket)
+        found += math.ceil(_elements(groups, layout) * MASTER / bucket)
     return found
+
+
+def _elements(groups: Sequence[Group], layout: Layout) -> int:
+    """Return the elements of the first rank's shards."""
+    return sum(
+        group.times * shard(shape, place(layout, 0, is_expert)[0], 0, is_expert)[0]
+        for group in groups
+        for shape, is_expert in zip(group.shapes, group.experts, strict=True)
+    )
+
+
+def _calls(group: Group, layout: Layout, micro_batches: int) -> tuple[int, int]:
+    """Return how often a group's parameters are gathered in a step, and its gradients are summed and scattered."""
+    once = layout.degrees["pp"] > 1
+    stage = layout.sharding.stage
+    gathers = 1 if once or stage < 3 else micro_batches * (1 if group.is_root else 2)
+    return gathers, 1 if once or stage == 1 else micro_batches
 
 
 def of_muon(groups: Sequence[Group], layout: Layout) -> dict[str, float]:
@@ -73,7 +84,7 @@ def of_muon(groups: Sequence[Group], layout: Layout) -> dict[str, float]:
             if group.is_root or len(shape) < 2:
                 continue
             n, _ = place(layout, 0, is_expert)
-            part = 2 * MASTER * shard(shape, n, 0, is_expert)[1]
+            part = group.times * 2 * MASTER * shard(shape, n, 0, is_expert)[1]
             in_parts = len(shape) != 3 or bool(is_expert and shape[0] % n)  # else whole experts are dealt out
             if in_parts:
                 sent["dpShard"] = sent.get("dpShard", 0.0) + part * (n - 1) / n
@@ -86,6 +97,12 @@ def of_stages(layout: Layout, stream: int, micro_batches: int) -> float:
     if layout.degrees["pp"] == 1:
         return 0.0
     return 2.0 * stream * micro_batches * layout.pipeline.stages_per_rank
+
+
+def add(sent: dict[str, float], more: Mapping[str, float], times: int = 1) -> None:
+    """Add to `sent` the bytes of `more`, `times` times, by axis."""
+    for axis, bytes_ in more.items():
+        sent[axis] = sent.get(axis, 0.0) + bytes_ * times
 
 
 def total(sent: dict[str, float]) -> float:

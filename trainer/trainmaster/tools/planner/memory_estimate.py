@@ -59,18 +59,22 @@ class Memory:
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that are gathered together, and whose gradients are reduced together."""
+    """Parameters that are gathered together, and whose gradients are reduced together.
+
+    A rank has `times` such groups, which are equal and follow each other: those of the blocks of a stage.
+    """
 
     shapes: tuple[tuple[int, ...], ...]  # of what other axes leave
     experts: tuple[bool, ...]  # of each: over the mesh of experts
     is_root: bool  # kept whole until the end of a backward pass
+    times: int = 1
 
 
 def groups(inventory: Inventory, layout: Layout, blocks: Sequence[range]) -> Iterator[Group]:
     """Yield the groups of a rank whose stages have these blocks."""
     for stage in blocks:
-        for _ in stage:
-            yield from _block(inventory.block, layout)
+        if stage:
+            yield from _block(inventory.block, layout, len(stage))
         ends: list[Parameter] = []
         if stage.start == 0:
             ends += inventory.stem
@@ -87,9 +91,9 @@ def held(groups: Iterable[Group], layout: Layout, rank: int, optimizer: Optimize
     for group in groups:
         for shape, is_expert in zip(group.shapes, group.experts, strict=True):
             padded, own = shard(shape, *place(layout, rank, is_expert), is_expert)
-            parameters += padded * MASTER
-            states += _state(own, optimizer, in_matrix=not group.is_root and len(shape) > 1)
-            marks += MASTER
+            parameters += group.times * padded * MASTER
+            states += group.times * _state(own, optimizer, in_matrix=not group.is_root and len(shape) > 1)
+            marks += group.times * MASTER
     # Plain replicas sum, with each gradient, whether there is one.
     in_buckets = layout.is_plain and layout.degrees["dpReplicate"] > 1 and layout.compression is None
     kept = (
@@ -105,26 +109,28 @@ def shards(groups: Iterable[Group], layout: Layout, rank: int) -> list[tuple[int
         for shape, is_expert in zip(group.shapes, group.experts, strict=True):
             n, own = place(layout, rank, is_expert)
             if is_expert and shape[0] % n:
-                found.append((shape[0], shape[1] // n, *shape[2:]))
+                part = (shape[0], shape[1] // n, *shape[2:])
             else:
                 each = -(-shape[0] // n)
-                found.append((min(each, max(0, shape[0] - own * each)), *shape[1:]))
+                part = (min(each, max(0, shape[0] - own * each)), *shape[1:])
+            found += [part] * group.times
     return found
 
 
-def _block(parameters: Sequence[Parameter], layout: Layout) -> Iterator[Group]:
+def _block(parameters: Sequence[Parameter], layout: Layout, times: int) -> Iterator[Group]:
     dealt = [p for p in parameters if p.is_expert and layout.degrees["ep"] > 1]
     if dealt:
-        yield _group(dealt, layout, is_root=False)
-    yield _group([p for p in parameters if p not in dealt], layout, is_root=False)
+        yield _group(dealt, layout, is_root=False, times=times)
+    yield _group([p for p in parameters if p not in dealt], layout, is_root=False, times=times)
 
 
-def _group(parameters: Sequence[Parameter], layout: Layout, *, is_root: bool) -> Group:
+def _group(parameters: Sequence[Parameter], layout: Layout, *, is_root: bool, times: int = 1) -> Group:
     tp, ep = layout.degrees["tp"], layout.degrees["ep"]
     return Group(
         tuple(p.local(tp, ep) for p in parameters),
         tuple(p.is_expert and ep > 1 for p in parameters),
         is_root,
+        times,
     )
 
 
@@ -163,7 +169,8 @@ def whole(groups: Sequence[Group], layout: Layout, micro_batches: int) -> tuple[
     """Return the bytes of (whole parameters, whole gradients) at the maximum in a step."""
     width = MASTER if layout.config.precision == "fp32" else 2
     sizes = [(sum(map(math.prod, group.shapes)), group.is_root) for group in groups]
-    every, largest = sum(n for n, _ in sizes), max(n for n, _ in sizes)
+    every = sum(n * group.times for (n, _), group in zip(sizes, groups, strict=True))
+    largest = max(n for n, _ in sizes)
     root = sum(n for n, is_root in sizes if is_root)
     block = max((n for n, is_root in sizes if not is_root), default=0)
     if layout.is_plain:

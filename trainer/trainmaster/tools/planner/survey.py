@@ -14,7 +14,7 @@ from trainmaster.errors import ConfigError
 from trainmaster.models.model_options import TransformerOptions
 from trainmaster.parallel import tensor_parallel
 from trainmaster.parallel.model_plan import named, plan_of
-from trainmaster.parallel.stages.partition import Costs, by_operations, by_parameters
+from trainmaster.parallel.stages.partition import Costs, by_operations, by_parameters, partition
 from trainmaster.tools.planner.inventory import Inventory, Parameter
 from trainmaster.tools.planner.trace import Slice, Uses, trace
 
@@ -46,6 +46,11 @@ class Survey:
     def operations(self) -> Costs:
         """Return the operations of the forward pass of one sequence. `blocks` has one block."""
         return by_operations(self._one, self.time)
+
+    @lru_cache(maxsize=4096)  # noqa: B019 one survey a process
+    def stages(self, balance: str, count: int) -> list[range]:
+        """Return the blocks of each of `count` stages of a pipeline."""
+        return partition(self.costs(balance), count)
 
     @lru_cache(maxsize=4096)  # noqa: B019 one survey a process
     def uses(self, part: Slice) -> Uses:

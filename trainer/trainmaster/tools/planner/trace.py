@@ -1,8 +1,8 @@
 """What one block of a model keeps and sends on a rank, without its memory.
 
-Tensors are fake (torch's FakeTensorMode): they have shapes, but no values. Process groups are fake, too: their
-collectives do nothing. So a block runs forward and backward as on a rank of any mesh, with the code of the strategies,
-and what autograd keeps and what is sent is recorded.
+Tensors are on torch's device meta: they have shapes, but no values. Process groups are fake: their collectives do
+nothing. So a block runs forward and backward as on a rank of any mesh, with the code of the strategies, and what
+autograd keeps and what is sent is recorded.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from trainmaster import models, parallel
 from trainmaster.contract.config import ContextConfig, TensorConfig
@@ -84,8 +86,9 @@ class Uses:
 
 
 def trace(options: Any, part: Slice, time: int) -> Uses:
-    with _fake_world(part.degrees) as mesh, FakeTensorMode(allow_non_fake_inputs=True):
-        model = _model(options, DTYPES[part.precision])
+    with _fake_world(part.degrees) as mesh:
+        with _OnMeta():
+            model = _model(options, DTYPES[part.precision])
         if part.ep > 1:
             expert_parallel.apply(model, mesh.experts())
         vocabulary = None
@@ -103,7 +106,8 @@ def trace(options: Any, part: Slice, time: int) -> Uses:
                 module.scale = 1.0
         if part.precision == "fp8":
             float8.apply(model.get_submodule(plan_of(model).blocks).children(), "cpu")
-        return _run(model, time // part.cp, vocabulary, _Record(mesh, model), part.recompute)
+        with _OnMeta():
+            return _run(model, time // part.cp, vocabulary, _Record(mesh, model), part.recompute)
 
 
 def _model(options: Any, dtype: torch.dtype) -> nn.Module:
@@ -153,6 +157,54 @@ def _run(model: Any, time: int, vocabulary: dist.ProcessGroup | None, record: _R
     return Uses(replace(stem, saved=stem.saved + rotations), block, tail, chain)
 
 
+class _OnMeta(DeviceContext):  # type: ignore[misc]
+    """A context in which new tensors are on the device meta, and attention is computed as on a CPU.
+
+    torch chooses the kernel of attention by the device of its inputs, and for the device meta it takes one that keeps
+    the scores of all pairs of tokens. FakeTensorMode, whose tensors say that they are on a CPU, has the same results,
+    but takes several times as long.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("meta")
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.scaled_dot_product_attention:
+            return _attention_on_cpu(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _attention_on_cpu(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **rest: Any,
+) -> Tensor:
+    """Call for tensors without memory what scaled_dot_product_attention calls for tensors of a CPU."""
+    with _disable_current_modes():  # what is only asked isn't recorded
+        q_, k_, v_, mask_ = (None if x is None else _in_memory(x) for x in (q, k, v, attn_mask))
+        chosen = torch._fused_sdp_choice(q_, k_, v_, mask_, dropout_p, is_causal, **rest)
+    if chosen != SDPBackend.FLASH_ATTENTION.value:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, **rest)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        zero, low = (torch.scalar_tensor(x, dtype=q.dtype, device=q.device) for x in (0.0, -math.inf))
+        attn_mask = torch.where(attn_mask, zero, low)
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return attention(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=rest.get("scale"))[0]
+
+
+def _in_memory(x: Tensor) -> Tensor:
+    """Return a tensor on the CPU of the same shape, dtype and step of its last dim, which has one row of memory."""
+    step = x.stride(-1)
+    row = torch.empty((x.shape[-1] - 1) * step + 1, dtype=x.dtype)
+    return row.as_strided(x.shape, [0] * (x.dim() - 1) + [step])
+
+
 class _Record(TorchDispatchMode):  # type: ignore[misc]
     """Records what autograd saves, and what collectives send, for the operations that run in it."""
 
@@ -199,7 +251,8 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
             saved = sum(self._saved.values())
             if not isinstance(result, Tensor):
                 return result, Use(saved, 0, operations=self._operations)
-            result.float().sum().backward(inputs=[*inputs] or None)
+            # Tensor.backward would suspend _OnMeta, in which a block that is computed again has to be.
+            torch.autograd.backward(result.float().sum(), inputs=[*inputs] or None)
         result = result.detach().requires_grad_()
         size = result.untyped_storage().nbytes()
         calls = {"operations": self._operations, "collectives": self._collectives}
@@ -208,7 +261,7 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self._operations += func.namespace != "prim"  # fake tensors are asked for their device, again and again
+        self._operations += 1
         if func.namespace == "c10d":
             self._collectives += 1
             self._note(func.name(), args)
@@ -234,7 +287,8 @@ def _key(x: Tensor) -> int:
 
 
 def _evenly(group: dist.ProcessGroup | None) -> Callable[..., Tensor]:
-    """Return a forward of experts that are all chosen equally often: fake tensors do not say which are chosen."""
+    """Return a forward of experts that are all chosen equally often: tensors without values do not say which are
+    chosen."""
 
     def forward(module: Any, x: Tensor, choices: Tensor, weights: Tensor) -> Tensor:
         order = choices.flatten().argsort(stable=True)
