@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import goodput_page, recovery_page, script_recovery
+from benchmarks import framework_recovery, goodput_page, recovery_page, script_recovery
 from benchmarks.markdown import fill, machine, table
 from benchmarks.outages import A_STEP
 from benchmarks.public_scripts import page as public_scripts
@@ -292,6 +292,7 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "recovery": recovery_page.readme,
     "public-scripts": public_scripts.section,
     "script-recovery": script_recovery.section,
+    "framework-recovery": framework_recovery.section,
 }
 WHOLE = "measured.md"
 
