@@ -104,11 +104,15 @@ def trainmaster_command(python: Path, folder: Path) -> list[str]:
 
 
 def run(subject: Subject, folder: Path, faults: Sequence[str] = (), *, pause_s: float = 0.02, **spec: Any) -> Ended:
-    """Run a job of two ranks to its end below `folder`. A run that hangs is ended with its whole session."""
-    python = environments.python_of(subject.environment)
-    folder.mkdir(parents=True, exist_ok=True)
+    """Run a job of two ranks to its end below `folder`."""
     job = job_of(subject, script_words(subject, folder, pause_s), dict(subject.variables), **spec)
-    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    return run_job(job, environments.python_of(subject.environment), folder, faults)
+
+
+def run_job(job: Mapping[str, Any], python: Path, folder: Path, faults: Sequence[str] = ()) -> Ended:
+    """Run a job to its end below `folder`, by an interpreter. A run that hangs is ended with its whole session."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.yaml").write_text(yaml.safe_dump(dict(job)))
     arguments = [*trainmaster_command(python, folder), *(word for fault in faults for word in ("--fault", fault))]
     path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     process = tied.popen(
