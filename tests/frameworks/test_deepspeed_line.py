@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import commands
 from tests.frameworks import environments
-from tests.frameworks.runs import SUBJECTS, Ended, job_of, run_job
+from tests.frameworks.runs import LIMIT_S, SUBJECTS, Ended, job_of, run_job
 from trainmaster.contract.launch import tables
 
 pytestmark = [pytest.mark.framework, pytest.mark.processes]
@@ -83,17 +84,12 @@ def test_a_script_gets_the_same_from_its_launcher_and_in_a_job(
     by_program = ["python"] if "--no_python" in options else []
     line = ["deepspeed", *options, *by_program, str(script), "--lr", "0.1"]
     path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    own = subprocess.run(
-        line,
-        env={**os.environ, "PATH": path, "DS_ACCELERATOR": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert own.returncode == 0, own.stderr
+    said = tmp_path / "said"
+    code = commands.run(line, {"PATH": path, "DS_ACCELERATOR": "cpu"}, said, LIMIT_S)
+    assert code == 0, said.read_text()
     ended = as_job(line, python, tmp_path)
     assert ended.exit_code == 0, ended.output
-    expected = told(own.stdout)
+    expected = told(said.read_text())
     assert len(expected) == 2
     assert told(ended.log) == expected
     noted = "deepspeed --master_port has no effect: Trainmaster opens the rendezvous" in ended.log + ended.output
@@ -118,7 +114,7 @@ def test_an_option_that_cannot_be_obeyed_ends_the_job_with_one_sentence(
 
 
 def test_the_tables_have_the_options_of_deepspeeds_parser(python: Path) -> None:
-    said = subprocess.run([python, "-c", PARSER], capture_output=True, text=True, timeout=300, check=True)
+    said = subprocess.run([python, "-c", PARSER], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     flags, values = set(tables._DEEPSPEED_FLAGS.split()), set(tables._DEEPSPEED_VALUES.split())
     unknown = []
     for words, is_flag in json.loads(said.stdout.splitlines()[-1]):
