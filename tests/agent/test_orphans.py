@@ -15,14 +15,18 @@ from tests.agent.fake_operator import WAIT_S
 from tests.agent.world import ROOT, marked
 
 TEST_RUN = """
-import signal, sys
+import os, signal, sys, traceback
 from pathlib import Path
 from tests.agent.fake_operator import Operator
 from tests.agent.world import World
 
 world = World(Operator(), Path(sys.argv[1]))
-world.start(["sleep", "3600"], **world.without_torch())
-world.operator.wait_for(lambda: world.rank_pids().get(0), "a rank")
+try:
+    world.start(["sleep", "3600"], **world.without_torch())
+    world.operator.wait_for(lambda: world.rank_pids().get(0), "a rank")
+except BaseException:
+    traceback.print_exc()
+    os._exit(1)  # threads of the operator would keep the process alive
 print(world.mark, world.rank_pids()[0], flush=True)
 signal.pause()
 """
@@ -33,10 +37,12 @@ def test_agents_and_ranks_end_with_a_test_run_that_is_killed(tmp_path: Path) -> 
     path = os.pathsep.join([str(ROOT), str(ROOT / "trainer"), str(ROOT / "operator")])
     command = [sys.executable, "-c", TEST_RUN, str(tmp_path)]
     with tied.popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None
-        mark, rank = run.stdout.readline().split()
-        assert int(rank) in marked(mark)
-        run.kill()
+        try:
+            assert run.stdout is not None
+            mark, rank = run.stdout.readline().split()
+            assert int(rank) in marked(mark)
+        finally:
+            run.kill()  # also when something above fails: leaving this block waits for its end
     deadline = time.monotonic() + WAIT_S
     while left := marked(mark):
         assert time.monotonic() < deadline, left

@@ -27,12 +27,14 @@ def test_a_whole_run_ends_with_a_test_run_that_is_killed(tmp_path: Path, kind: s
     program = f"import sys; from pathlib import Path; {RUNS[kind]}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "trainer")])}
     with tied.popen([sys.executable, "-c", program, str(job), str(tmp_path / "out")], env=environment) as run:
-        deadline = time.monotonic() + LIMIT_S
-        while sum(is_agent(process.pid) for process in below(run.pid)) < 2:
-            assert time.monotonic() < deadline, below(run.pid)
-            time.sleep(0.02)
-        before = below(run.pid)
-        run.kill()
+        try:
+            deadline = time.monotonic() + LIMIT_S
+            while sum(is_agent(process.pid) for process in below(run.pid)) < 2:
+                assert time.monotonic() < deadline, below(run.pid)
+                time.sleep(0.02)
+            before = below(run.pid)
+        finally:
+            run.kill()  # also when something above fails: leaving this block waits for its end
     deadline = time.monotonic() + LIMIT_S
     while left := living(before):
         assert time.monotonic() < deadline, left

@@ -39,8 +39,16 @@ class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
         super().schedule()
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Forget a worker that has ended or died; return the test during which it died, if it did."""
-        crashed: str | None = super().remove_node(node)
+        """Forget a worker that has ended or died; return the test during which it died, if it did.
+
+        That test is not run again, as pytest-xdist would do it: a test that hangs would end one worker after another.
+        """
+        crashed: str | None = None
+        for tests in self.assigned_work[node].values():
+            for test, is_done in tests.items():
+                if crashed is None and not is_done:
+                    crashed, tests[test] = test, True
+        super().remove_node(node)
         for remaining in self.nodes:
             self._reschedule(remaining)
         return crashed

@@ -147,6 +147,18 @@ def test_tests_that_name_what_they_share_run_on_one_worker(folder: Path, run_pyt
     assert len({run.worker_of(test) for test in tests}) == 1
 
 
+def test_a_test_that_hangs_is_named_with_the_line_where_it_hangs_and_the_others_run(
+    folder: Path, run_pytest: RunPytest
+) -> None:
+    hangs = "import threading\n\n\ndef test_hangs():\n    threading.Event().wait()\n"
+    (folder / "test_hangs.py").write_text(hangs)
+    limit = ["-o", "faulthandler_timeout=3", "-o", "faulthandler_exit_on_timeout=true"]
+    run = run_pytest("-p", "xdist.plugin", "-n", "2", *limit, "-k", "hangs or row")
+    assert "crashed while running 'test_hangs.py::test_hangs'" in run.output
+    assert re.search(r'test_hangs\.py", line 5 in test_hangs', run.output), run.output
+    assert "1 failed, 3 passed" in run.output
+
+
 def test_a_run_records_durations_and_lists_the_slowest_tests(run_pytest: RunPytest) -> None:
     run = run_pytest()
     assert run.code == 1

@@ -103,10 +103,10 @@ def test_only_tests_that_need_the_machine_alone_need_no_second_worker(tmp_path: 
 def test_what_a_dead_worker_left_runs_before_those_that_need_the_machine_alone(tmp_path: Path) -> None:
     world = World(tmp_path, ["a", "b", "c", "d", ALONE])
     assert world.scheduler.remove_node(world.workers[1]) == "tests/a.py::test_1"
-    for position in (0, 2, 1):
+    for position in (0, 2):
         world.finish(0, position)
-    assert sorted(world.sent[0][:4]) == [0, 1, 2, 3]
-    assert world.sent[0][4:] == [4]
+    assert sorted(world.sent[0][:3]) == [0, 2, 3]  # but not the test during which it died: it might hang again
+    assert world.sent[0][3:] == [4]
 
 
 def test_without_the_alone_group_a_worker_ends_when_nothing_is_left(tmp_path: Path) -> None:
