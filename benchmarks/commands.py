@@ -7,6 +7,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+from trainmaster_operator.local import process_tree
+
 ENDS_S = 15.0
 
 
@@ -35,3 +37,17 @@ def wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         return None
+
+
+def end_all(process: subprocess.Popen[bytes]) -> None:
+    """Tell a command to end, which ends what it has started; kill it with all that is below it if it does not."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(ENDS_S)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGSTOP)  # it must start nothing while those below it are killed
+        process_tree.kill_all(lambda table: process_tree.below([process.pid], table))
+        process.kill()
+        process.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,15 +14,13 @@ from typing import Any
 
 import yaml
 
-from benchmarks import load
+from benchmarks import commands, load
 from benchmarks.public_scripts import stamps
 from benchmarks.public_scripts.scripts import PublicScript, unpack
 from benchmarks.public_scripts.stamps import Kill, Step
-from trainmaster_operator.local import process_tree
 
 OURS, PEER = "trainmaster", "torchrun"
 RESTARTS = 20
-ENDS_S = 15.0
 _PACKAGES = ("torch", "torchvision", "transformers", "accelerate", "datasets", "lightning", "timm")
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _TAIL = 1500  # characters of the output of a run that failed
@@ -126,16 +123,7 @@ class Started:
 
     def end(self) -> None:
         """Tell the run to end, which ends its ranks, and kill it if it does not."""
-        if self.process.poll() is not None:
-            return
-        os.killpg(self.process.pid, signal.SIGTERM)
-        try:
-            self.process.wait(ENDS_S)
-        except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGSTOP)  # it must start nobody while those below it are killed
-            process_tree.kill_all(lambda table: process_tree.below([self.process.pid], table))
-            self.process.kill()
-            self.process.wait()
+        commands.end_all(self.process)
 
     def stamped(self) -> tuple[list[Step], list[int]]:
         """Return the steps and deaths so far."""

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 INJECTED = Path(__file__).parent / "injected"
+PAUSES = "time.sleep"
+"""The hook of a script that pauses by itself after each step, for `pace_s` seconds."""
 
 
 @dataclass(frozen=True)

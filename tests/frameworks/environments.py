@@ -27,7 +27,10 @@ def folder() -> Path:
 
 def python_of(framework: str) -> Path:
     """Return the interpreter of a framework's environment, which is built if it isn't there. framework: the name of a
-    file in `requirements`. Raises subprocess.CalledProcessError if something can't be installed."""
+    file in `requirements`, or "" for the environment of the repository. Raises subprocess.CalledProcessError if
+    something can't be installed."""
+    if not framework:
+        return Path(sys.executable)
     packages = [*(REQUIREMENTS / f"{framework}.txt").read_text().split(), *_command_needs()]
     content = "\n".join([sys.version, *packages])
     place = folder() / f"{framework}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"

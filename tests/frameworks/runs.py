@@ -6,8 +6,8 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,20 @@ class Subject:
     script: str
     length: Sequence[str]
     launcher: Sequence[str] = ("python",)
+    options: Sequence[str] = ()
     variables: tuple[tuple[str, str], ...] = ()
     end: int = 60  # steps of a whole run
     saves: int = 10  # steps between two checkpoints of the script
 
 
+_ZERO = Subject("DeepSpeed", "deepspeed", "deepspeed_digits.py", ("--steps", "60"), ("deepspeed", "--num_gpus=1"))
 SUBJECTS = {
     "tensorflow": Subject("TensorFlow", "tensorflow", "tensorflow_digits.py", ("--steps", "60")),
     "tf-keras": Subject("TensorFlow", "tensorflow", "tf_keras_fit.py", ("--epochs", "4"), saves=15),
     "jax": Subject("JAX", "jax", "jax_digits.py", ("--steps", "60")),
-    "deepspeed": Subject(
-        "DeepSpeed", "deepspeed", "deepspeed_digits.py", ("--steps", "60"), ("deepspeed", "--num_gpus=1")
-    ),
+    "deepspeed": _ZERO,
+    "deepspeed-zero-1": replace(_ZERO, options=("--stage", "1")),
+    "deepspeed-zero-3": replace(_ZERO, options=("--stage", "3")),
     "xgboost": Subject("XGBoost", "xgboost", "xgboost_digits.py", ("--rounds", "60")),
 }
 
@@ -73,29 +75,45 @@ class Ended:
         return [(int(rank), int(pid)) for rank, pid in re.findall(r"rank (\d+) is process (\d+)", self.log)]
 
 
-def run(subject: Subject, folder: Path, faults: Sequence[str] = (), *, pause_s: float = 0.02, **spec: Any) -> Ended:
-    """Run a job of two ranks to its end below `folder`. A run that hangs is ended with its whole session."""
-    python = environments.python_of(subject.environment)
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [*subject.launcher, str(EXAMPLES / subject.script), "--folder", str(folder / "saved"), *subject.length]
+def script_words(subject: Subject, folder: Path, pause_s: float) -> list[str]:
+    """Return the script of a subject with its arguments. Its checkpoints go to `folder`/saved."""
+    script = EXAMPLES / subject.script
+    return [str(script), "--folder", str(folder / "saved"), *subject.length, "--pause", str(pause_s), *subject.options]
+
+
+def job_of(subject: Subject, script: Sequence[str], variables: Mapping[str, str], **spec: Any) -> dict[str, Any]:
+    """Return a job of two pods with a rank each."""
     container = {
         "name": "worker",
-        "command": [*command, "--pause", str(pause_s)],
-        "env": [{"name": name, "value": value} for name, value in subject.variables],
+        "command": [*subject.launcher, *script],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
     }
-    job = {
+    workers = {"replicas": 2, "template": {"spec": {"containers": [container]}}}
+    return {
         "apiVersion": "trainmaster.dev/v1alpha1",
         "kind": "DistributedTrainingJob",
         "metadata": {"name": "digits"},
-        "spec": {
-            "framework": subject.framework,
-            "workers": {"replicas": 2, "template": {"spec": {"containers": [container]}}},
-            **spec,
-        },
+        "spec": {"framework": subject.framework, "workers": workers, **spec},
     }
-    (folder / "job.yaml").write_text(yaml.safe_dump(job))
-    arguments = [str(python), "-m", "trainmaster_operator.cli.main", "run", str(folder / "job.yaml"), "--plain"]
-    arguments += ["--out", str(folder / "out"), *(word for fault in faults for word in ("--fault", fault))]
+
+
+def trainmaster_command(python: Path, folder: Path) -> list[str]:
+    """Return the command that runs `folder`/job.yaml."""
+    program = [str(python), "-m", "trainmaster_operator.cli.main", "run", str(folder / "job.yaml"), "--plain"]
+    return [*program, "--out", str(folder / "out")]
+
+
+def run(subject: Subject, folder: Path, faults: Sequence[str] = (), *, pause_s: float = 0.02, **spec: Any) -> Ended:
+    """Run a job of two ranks to its end below `folder`."""
+    job = job_of(subject, script_words(subject, folder, pause_s), dict(subject.variables), **spec)
+    return run_job(job, environments.python_of(subject.environment), folder, faults)
+
+
+def run_job(job: Mapping[str, Any], python: Path, folder: Path, faults: Sequence[str] = ()) -> Ended:
+    """Run a job to its end below `folder`, by an interpreter. A run that hangs is ended with its whole session."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.yaml").write_text(yaml.safe_dump(dict(job)))
+    arguments = [*trainmaster_command(python, folder), *(word for fault in faults for word in ("--fault", fault))]
     path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     process = tied.popen(
         arguments,

@@ -2,7 +2,9 @@
 
 This folder stands in PYTHONPATH, under whatever starts the script. Variables (see `benchmarks.public_scripts.stamps`):
 SCRIPT_STAMPS is the folder of the stamps; SCRIPT_HOOK the module whose steps count; SCRIPT_KILL says who is killed
-when; SCRIPT_PACE is a pause in seconds after each step.
+when; SCRIPT_PACE is a pause in seconds after each step. With SCRIPT_HOOK=time.sleep the script itself pauses for
+SCRIPT_PACE seconds after each step, and these pauses are what counts: frameworks without torch have no other place
+that is the same in all of them.
 """
 
 import importlib.util
@@ -12,6 +14,8 @@ import sys
 import time
 
 _HOOK = os.environ.get("SCRIPT_HOOK", "torch.optim.optimizer")
+_PAUSES = "time.sleep"
+_sleep = getattr(time.sleep, "original", time.sleep)  # in a fork of a process that has this file's `sleep`
 _FILLING = "_init_optim_state"  # torch takes a step that changes nothing, to fill an optimizer's empty state
 
 
@@ -51,7 +55,7 @@ class _Steps:
         rank, attempt = os.environ.get("RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         _append("steps", f"{now} {self.pid} {rank} {attempt} {self.count}\n")
         self._die(now)
-        time.sleep(float(os.environ.get("SCRIPT_PACE", "0")))
+        _sleep(float(os.environ.get("SCRIPT_PACE", "0")))
 
     def _die(self, now):
         """Kill this process if it is its turn; the moment is written down right before."""
@@ -74,6 +78,19 @@ class _Steps:
         os.kill(self.pid, signal.SIGKILL)
 
 
+def _counted_sleep(steps):
+    """Return a `time.sleep` that takes the script's pauses as steps. Pauses of another length are others' own."""
+
+    def sleep(seconds):
+        if seconds == float(os.environ.get("SCRIPT_PACE", "0")):
+            steps()  # it pauses, too
+        else:
+            _sleep(seconds)
+
+    sleep.original = _sleep
+    return sleep
+
+
 def _is_filling(frame):
     """Whether one of the nearest callers fills an optimizer's state."""
     for _ in range(4):
@@ -94,7 +111,9 @@ def _append(name, line):
 
 
 if os.environ.get("SCRIPT_STAMPS"):
-    if _HOOK in sys.modules:  # in a fork of a process that has imported it
+    if _HOOK == _PAUSES:
+        time.sleep = _counted_sleep(_Steps())
+    elif _HOOK in sys.modules:  # in a fork of a process that has imported it
         sys.modules[_HOOK].register_optimizer_step_post_hook(_Steps())
     else:
         sys.meta_path.insert(0, _Finder())
