@@ -22,8 +22,8 @@ def declare(command: Parser) -> None:
         ("trainmaster plan job.yaml", "layouts of the job on its own number of ranks"),
         ("trainmaster plan job.yaml --ranks 8 --memory 40Gi", "on 8 ranks; those that need more memory come last"),
         (
-            "trainmaster plan job.yaml --memory 80Gi --tflops 400 --bandwidth 450 --between-nodes 50",
-            "on GPUs of 80 GiB that compute 400 TFLOP/s, and send 450 GB/s within a node and 50 GB/s between nodes",
+            "trainmaster plan job.yaml --memory 80Gi --tflops 400 --bandwidth 450",
+            "on GPUs of 80 GiB that compute 400 TFLOP/s and send 450 GB/s",
         ),
     )
     common.add_job(command)
