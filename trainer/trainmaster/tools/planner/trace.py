@@ -168,12 +168,18 @@ class _OnMeta(DeviceContext):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__("meta")
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is F.scaled_dot_product_attention:
-            return _attention_on_cpu(*args, **(kwargs or {}))
-        return super().__torch_function__(func, types, args, kwargs)
+    def __enter__(self) -> _OnMeta:
+        super().__enter__()
+        # Not by __torch_function__: torch leaves such a context where some blocks are computed again.
+        F.scaled_dot_product_attention = _attention_on_cpu  # type: ignore[assignment]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        F.scaled_dot_product_attention = _ATTENTION
+        super().__exit__(*error)
+
+
+_ATTENTION = F.scaled_dot_product_attention
 
 
 def _attention_on_cpu(
@@ -190,18 +196,19 @@ def _attention_on_cpu(
         q_, k_, v_, mask_ = (None if x is None else _in_memory(x) for x in (q, k, v, attn_mask))
         chosen = torch._fused_sdp_choice(q_, k_, v_, mask_, dropout_p, is_causal, **rest)
     if chosen != SDPBackend.FLASH_ATTENTION.value:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, **rest)
+        attention: Tensor = _ATTENTION(q, k, v, attn_mask, dropout_p, is_causal, **rest)
+        return attention
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         zero, low = (torch.scalar_tensor(x, dtype=q.dtype, device=q.device) for x in (0.0, -math.inf))
         attn_mask = torch.where(attn_mask, zero, low)
-    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    return attention(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=rest.get("scale"))[0]
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return flash(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=rest.get("scale"))[0]
 
 
 def _in_memory(x: Tensor) -> Tensor:
     """Return a tensor on the CPU of the same shape, dtype and step of its last dim, which has one row of memory."""
     step = x.stride(-1)
-    row = torch.empty((x.shape[-1] - 1) * step + 1, dtype=x.dtype)
+    row = torch.empty((x.shape[-1] - 1) * step + 1, dtype=x.dtype, device="cpu")
     return row.as_strided(x.shape, [0] * (x.dim() - 1) + [step])
 
 
@@ -251,7 +258,7 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
             saved = sum(self._saved.values())
             if not isinstance(result, Tensor):
                 return result, Use(saved, 0, operations=self._operations)
-            # Tensor.backward would suspend _OnMeta, in which a block that is computed again has to be.
+            # Tensor.backward would leave _OnMeta, and a block that is computed again makes new tensors.
             torch.autograd.backward(result.float().sum(), inputs=[*inputs] or None)
         result = result.detach().requires_grad_()
         size = result.untyped_storage().nbytes()
