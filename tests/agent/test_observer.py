@@ -31,12 +31,12 @@ torch.load("pretrained.pt")
 """
 WATCHED = """
 import os
-from trainmaster.rank import observer
+from trainmaster.rank import script_observer
 from trainmaster.contract.wire import ProgressRecord, environment
 from trainmaster.contract.wire.channel import Channel
 record, (channel, _) = ProgressRecord.create(1, 0), Channel.pair()
 os.environ.update({environment.PROGRESS_FD: str(record.fd), environment.CHANNEL_FD: str(channel.fileno())})
-observer.install(own_loop=False)
+script_observer.install(own_loop=False)
 PROGRAM
 print("steps:", record.read().step, "loaded:", bool(record.read().flags & 8))
 """
