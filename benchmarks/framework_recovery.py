@@ -28,7 +28,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks import commands, load, record
+from benchmarks import commands, kill_options, load, record
 from benchmarks.markdown import machines, table, wrapped
 from benchmarks.public_scripts import stamps
 from benchmarks.public_scripts.stamps import Kill
@@ -247,26 +247,12 @@ def read(arguments: Sequence[str] | None, names: Sequence[str]) -> argparse.Name
         prog="benchmarks.framework_recovery", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"run these only, of: {', '.join(names)}")
-    parser.add_argument("--runs", type=int, default=1, help="of each system")
-    parser.add_argument("--kills", type=int, default=5, help="in each run")
-    parser.add_argument(
-        "--settle",
-        type=float,
-        nargs=2,
-        default=(40.0, 8.0),
-        metavar="S",
-        help="seconds of training before the first kill of a run with forks, and before all other kills",
-    )
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds of a run at most")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="runs that are there already are not made again")
-    parser.add_argument("--seconds", type=float, default=86400.0, help="begin no further run after so many")
+    kill_options.add(parser, runs=1, kills=5, limit_s=600.0, results=RESULTS)
     given = parser.parse_args(arguments)
     for name in given.only or []:
         if name not in names:
             parser.error(f"--only {name}: there are {', '.join(names)}")
-    for name in ("runs", "kills"):
-        if getattr(given, name) < 1:
-            parser.error(f"--{name} {getattr(given, name)}: at least 1 is needed")
+    kill_options.check(parser, given)
     return given
 
 

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import load, record
+from benchmarks import kill_options, load, record
 from benchmarks.markdown import machines, table, wrapped
 from benchmarks.public_scripts import data, library_scripts, stamps, torch_scripts
 from benchmarks.public_scripts.runs import OURS, PEER, Started, facts
@@ -156,25 +156,11 @@ def read(arguments: Sequence[str] | None, names: Sequence[str]) -> argparse.Name
         prog="benchmarks.script_recovery", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sources", type=Path, required=True, metavar="DIR", help="folder of the snapshots")
-    parser.add_argument("--runs", type=int, default=2, help="of each system")
-    parser.add_argument("--kills", type=int, default=3, help="in each run")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="run these scripts only")
-    parser.add_argument(
-        "--settle",
-        type=float,
-        nargs=2,
-        default=(40.0, 8.0),
-        metavar="S",
-        help="seconds before the first and later kills",
-    )
-    parser.add_argument("--limit", type=float, default=400.0, help="seconds of a run at most")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="runs that are there already are not made again")
-    parser.add_argument("--seconds", type=float, default=86400.0, help="begin no further run after so many")
+    kill_options.add(parser, runs=2, kills=3, limit_s=400.0, results=RESULTS)
     given = parser.parse_args(arguments)
     check_chosen(parser, given, names)
-    for name in ("runs", "kills"):
-        if getattr(given, name) < 1:
-            parser.error(f"--{name} {getattr(given, name)}: at least 1 is needed")
+    kill_options.check(parser, given)
     return given
 
 
