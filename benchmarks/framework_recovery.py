@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from typing import Any
 import yaml
 
 from benchmarks import commands, kill_options, load, record
-from benchmarks.markdown import machines, table, wrapped
+from benchmarks.markdown import machines, spread, table, wrapped
 from benchmarks.public_scripts import stamps
 from benchmarks.public_scripts.stamps import Kill
 from tests.frameworks import environments
@@ -224,16 +223,10 @@ def section() -> Iterator[str]:
         of_name = [row for row in rows if row["training"] == name]
         told = ", ".join(f"{package} {version}" for package, version in of_name[-1]["versions"].items())
         launchers = [row["launcher"] for row in of_name if row["launcher"]]
-        times = [spread(samples(rows, name, system)) for system in SYSTEMS]
+        times = [spread(samples(rows, name, system), "not run") for system in SYSTEMS]
         own = f"{times[2]}: {launchers[-1]}" if launchers else times[2]
         cells.append([name, told, f"`{of_name[-1]['script']}`", *times[:2], own])
     yield from table(["what trains", "versions", "script", "forked", "executed", "its own launcher"], cells)
-
-
-def spread(seconds: list[float]) -> str:
-    if not seconds:
-        return "not run"
-    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f}), {len(seconds)}"
 
 
 def busy(rows: list[dict[str, Any]]) -> str:

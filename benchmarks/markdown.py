@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import statistics
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _BLOCK = re.compile(r"(<!-- benchmarks\.pages: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -24,6 +25,13 @@ def machine(facts: dict[str, Any]) -> str:
 def machines(rows: list[dict[str, Any]]) -> str:
     """Return a sentence for each machine that these rows were made on."""
     return " ".join(dict.fromkeys(machine(row["machine"]) for row in rows))
+
+
+def spread(seconds: Sequence[float], none: str) -> str:
+    """Return the median of times in seconds, with their range and number; `none` if there is no time."""
+    if not seconds:
+        return none
+    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f}), {len(seconds)}"
 
 
 def wrapped(text: str) -> list[str]:

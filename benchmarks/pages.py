@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import framework_recovery, goodput_page, recovery_page, script_recovery
-from benchmarks.markdown import fill, machine, table
+from benchmarks.markdown import fill, machine, spread, table
 from benchmarks.outages import A_STEP
 from benchmarks.public_scripts import page as public_scripts
 from benchmarks.record import Case, load
@@ -184,7 +184,8 @@ def beside_jobset() -> Iterator[str]:
     ours, other = cases
     ratio = f"{other.median / ours.median:.0f}"
     yield from table(
-        ["", "Trainmaster", "JobSet", "ratio of the medians"], [[ours.case, _range(ours), _range(other), ratio]]
+        ["", "Trainmaster", "JobSet", "ratio of the medians"],
+        [[ours.case, *(spread(case.samples, "not run") for case in cases), ratio]],
     )
 
 
@@ -204,7 +205,7 @@ def lost_node() -> Iterator[str]:
     whole = [case for case in cases if case not in phases]
     names = {case.case: case.case.rpartition(", ")[2].removeprefix("phase ") for case in cases}
     names |= {whole[0].case: "from the plug to the next step", whole[1].case: "of that, once the cluster knows"}
-    yield from table(["", "time"], [[names[case.case], _range(case)] for case in [*phases, *whole]])
+    yield from table(["", "time"], [[names[case.case], spread(case.samples, "not run")] for case in [*phases, *whole]])
 
 
 def tiers() -> Iterator[str]:
@@ -254,10 +255,6 @@ def _ratio(above: Case, below: Case) -> str:
 
 def _spread(case: Case) -> str:
     return f"{case.median:.2f} s ({max(case.samples):.2f})"
-
-
-def _range(case: Case) -> str:
-    return f"{case.median:.2f} s ({min(case.samples):.2f} to {max(case.samples):.2f}), {len(case.samples)}"
 
 
 def torn_reads() -> Iterator[str]:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import record
-from benchmarks.markdown import machines, table, wrapped
+from benchmarks.markdown import machines, spread, table, wrapped
 from benchmarks.record import Case
 from benchmarks.recovery import BEST, DOCUMENTED, OURS, PHASES, RESULTS, part_medians, ratios, samples
 from benchmarks.recovery_stamps import IMPORTS, PARTS
 
 Row = dict[str, Any]
 NOTHING = "No run is committed yet; `make bench-recovery` makes them."
+NEVER = "never restarted"
 NAMES = {"torch": "DDP", "light": "imports nothing"}
 
 
@@ -95,8 +96,8 @@ def compared(rows: list[Row]) -> Iterator[str]:
             [
                 str(size),
                 NAMES[script],
-                _spread(ours),
-                _spread(peers) if any(row["system"] == BEST for row in ran) else "not run",
+                spread(ours, NEVER),
+                spread(peers, NEVER) if any(row["system"] == BEST for row in ran) else "not run",
                 _range(ratio),
                 _busy(ran),
             ]
@@ -145,12 +146,6 @@ def _range(ratios: list[float]) -> str:
     if len(ratios) < 2:
         return f"{ratios[0]:.2g} (1 run)" if ratios else ""
     return f"{min(ratios):.2g} to {max(ratios):.2g} ({len(ratios)} runs)"
-
-
-def _spread(seconds: list[float]) -> str:
-    if not seconds:
-        return "never restarted"
-    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f}), {len(seconds)}"
 
 
 def _phase(rows: list[Row], size: int, phase: str) -> str:

@@ -11,6 +11,8 @@ from simulation.schedule_runs.simulated_run import run_growing_seed, run_seed
 
 @dataclass(frozen=True)
 class Found:
+    """What a search for a seeded bug has found."""
+
     bug: str
     schedules: int  # tried until it was found, or at all
     violation: str  # "" if it was not

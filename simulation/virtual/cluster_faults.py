@@ -15,6 +15,8 @@ class OperatorCrash(BaseException):
 
 
 class Fault(Enum):
+    """A kind of fault, and what it does to a write, a list or an event."""
+
     FAIL = "fail"  # write or list: Unavailable, without effect
     THROTTLE = "throttle"  # write or list: TooManyRequests, without effect
     LOSE = "lose"  # write: takes effect, but the reply is lost (Unavailable)

@@ -109,8 +109,10 @@ class SimReporter:
 
 
 def token_of(pod_uid: str) -> str:
+    """Return the token with which the agent of a pod proves who it is."""
     return f"token of {pod_uid}"
 
 
 def token_hash(pod_uid: str) -> str:
+    """Return the SHA-256 of the token of a pod, in hexadecimal digits, as the operator is told it."""
     return hashlib.sha256(token_of(pod_uid).encode()).hexdigest()

@@ -31,6 +31,7 @@ TOO_SLOW_S = 3600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the layouts of the training config on standard input, best first. Return the exit code."""
     parser = argparse.ArgumentParser(prog="trainmaster plan")
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--memory", type=int, metavar="BYTES")

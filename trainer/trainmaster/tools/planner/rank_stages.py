@@ -71,6 +71,7 @@ def stages_of_ranks(layout: Layout, survey: Survey) -> list[list[range]]:
 
 
 def slice_of(layout: Layout) -> Slice:
+    """Return the part of the model that a rank of this layout has, apart from stages and shards."""
     degrees = layout.degrees
     config = layout.config
     return Slice(

@@ -34,6 +34,8 @@ from trainmaster.parallel.blocks.precision import DTYPES
 from trainmaster.parallel.mesh import Mesh
 from trainmaster.parallel.model_plan import named, plan_of
 
+_ATTENTION = F.scaled_dot_product_attention
+
 
 @dataclass(frozen=True)
 class Slice:
@@ -177,9 +179,6 @@ class _OnMeta(DeviceContext):  # type: ignore[misc]
     def __exit__(self, *error: Any) -> None:
         F.scaled_dot_product_attention = _ATTENTION
         super().__exit__(*error)
-
-
-_ATTENTION = F.scaled_dot_product_attention
 
 
 def _attention_on_cpu(
