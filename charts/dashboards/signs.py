@@ -44,14 +44,12 @@ COLORS = {
 def of_jobs(matchers: str) -> str:
     """What is wrong with the jobs that `matchers` select, and with any operator: series with the labels namespace, job,
     sign, command and runbook."""
-    jobs = [*_that_need_a_person(matchers), *_that_may_pass(matchers)]
-    return _joined(("namespace", "job"), [*jobs, *_signs_of_operators(_ALL_OPERATORS)])
+    return _joined(("namespace", "job"), [*_signs_of_jobs(matchers), *_signs_of_operators(_ALL_OPERATORS)])
 
 
 def by_job(matchers: str) -> str:
     """The number of signs of each job that has some."""
-    jobs = _joined(("namespace", "job"), [*_that_need_a_person(matchers), *_that_may_pass(matchers)])
-    return f"count by (namespace, job) ({jobs})"
+    return f"count by (namespace, job) ({_joined(('namespace', 'job'), _signs_of_jobs(matchers))})"
 
 
 def jobs_that_need_a_person(matchers: str) -> str:
@@ -61,13 +59,17 @@ def jobs_that_need_a_person(matchers: str) -> str:
 
 def of_one_job(matchers: str) -> str:
     """The same as `of_jobs` for a single job, whose name needs no column."""
-    jobs = [*_that_need_a_person(matchers), *_that_may_pass(matchers)]
-    return _joined((), [*jobs, _no_leader("trainmaster_leader")])
+    return _joined((), [*_signs_of_jobs(matchers), _no_leader("trainmaster_leader")])
 
 
 def of_operators(matchers: str) -> str:
     """What is wrong with the operators that `matchers` select."""
     return _joined(("namespace", "pod"), [*_signs_of_operators(matchers), _lost_agents(matchers)])
+
+
+def _signs_of_jobs(of: str) -> Iterator[str]:
+    yield from _that_need_a_person(of)
+    yield from _that_may_pass(of)
 
 
 def _that_need_a_person(of: str) -> Iterator[str]:
