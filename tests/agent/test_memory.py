@@ -14,7 +14,7 @@ import pytest
 
 from tests.agent.world import World
 from trainmaster.contract.wire.progress_record import Progress, ProgressRecord
-from trainmaster.host import memory
+from trainmaster.host import rank_memory
 
 MIB = 2**20
 
@@ -44,14 +44,14 @@ def v1(folder: Path, limit: int = 9223372036854771712, taken: int = 100 * MIB, i
 
 def test_a_container_sees_its_own_group_at_the_mount(tmp_path: Path) -> None:
     v2(tmp_path / "cgroup", limit=str(2**30))
-    group = memory.find(process(tmp_path / "proc", "0::/\n", f"/ {tmp_path}/cgroup rw - cgroup2 cgroup rw"))
+    group = rank_memory.find(process(tmp_path / "proc", "0::/\n", f"/ {tmp_path}/cgroup rw - cgroup2 cgroup rw"))
     assert group is not None
     assert (group.used(), group.limit()) == (70 * MIB, 2**30)
 
 
 def test_without_a_limit_there_is_none(tmp_path: Path) -> None:
     v2(tmp_path / "cgroup")
-    group = memory.find(process(tmp_path / "proc", "0::/\n", f"/ {tmp_path}/cgroup rw - cgroup2 cgroup rw"))
+    group = rank_memory.find(process(tmp_path / "proc", "0::/\n", f"/ {tmp_path}/cgroup rw - cgroup2 cgroup rw"))
     assert group is not None
     assert (group.used(), group.limit()) == (70 * MIB, None)
 
@@ -62,8 +62,10 @@ def test_the_lowest_limit_around_a_process_is_the_one_that_ends_it(tmp_path: Pat
     v2(root / "slice" / "pod", limit=str(2**30), taken=500 * MIB)
     v2(root / "slice" / "pod" / "container", limit=str(2**31))
     # Its root group has none of these files.
-    group = memory.find(process(tmp_path / "proc", "0::/slice/pod/container\n", f"/ {root} rw - cgroup2 cgroup rw"))
-    assert group == memory.Cgroup(root / "slice" / "pod", memory._V2)
+    group = rank_memory.find(
+        process(tmp_path / "proc", "0::/slice/pod/container\n", f"/ {root} rw - cgroup2 cgroup rw")
+    )
+    assert group == rank_memory.Cgroup(root / "slice" / "pod", rank_memory._V2)
 
 
 def test_the_first_version_is_read_where_it_counts_memory(tmp_path: Path) -> None:
@@ -77,8 +79,8 @@ def test_the_first_version_is_read_where_it_counts_memory(tmp_path: Path) -> Non
         f"/docker/abc {root}/memory rw,relatime shared:9 - cgroup cgroup rw,memory",
         f"/ {root}/unified rw - cgroup2 cgroup2 rw",
     )
-    group = memory.find(found)
-    assert group == memory.Cgroup(root / "memory" / "job", memory._V1)
+    group = rank_memory.find(found)
+    assert group == rank_memory.Cgroup(root / "memory" / "job", rank_memory._V1)
     assert (group.used(), group.limit()) == (70 * MIB, 2**30)
     v1(root / "memory" / "job")
     assert group.limit() is None, "the first version tells a huge number instead"
@@ -87,27 +89,27 @@ def test_the_first_version_is_read_where_it_counts_memory(tmp_path: Path) -> Non
 def test_a_path_that_only_the_host_knows_is_the_mount_itself(tmp_path: Path) -> None:
     v2(tmp_path / "cgroup", limit=str(2**30))
     mount = f"/kubepods/pod1 {tmp_path}/cgroup rw - cgroup2 cgroup rw"
-    group = memory.find(process(tmp_path / "proc", "0::/system.slice/containerd\n", mount))
-    assert group == memory.Cgroup(tmp_path / "cgroup", memory._V2)
+    group = rank_memory.find(process(tmp_path / "proc", "0::/system.slice/containerd\n", mount))
+    assert group == rank_memory.Cgroup(tmp_path / "cgroup", rank_memory._V2)
 
 
 def test_where_nothing_counts_memory_there_is_no_group(tmp_path: Path) -> None:
     (tmp_path / "cgroup").mkdir()
-    assert memory.find(process(tmp_path / "a", "0::/\n", f"/ {tmp_path}/cgroup rw - cgroup2 cgroup rw")) is None
-    assert memory.find(process(tmp_path / "b", "", "/ / rw - ext4 /dev/vda rw")) is None
-    assert memory.find(tmp_path / "nobody") is None
-    gone = memory.Cgroup(tmp_path, memory._V2)
+    assert rank_memory.find(process(tmp_path / "a", "0::/\n", f"/ {tmp_path}/cgroup rw - cgroup2 cgroup rw")) is None
+    assert rank_memory.find(process(tmp_path / "b", "", "/ / rw - ext4 /dev/vda rw")) is None
+    assert rank_memory.find(tmp_path / "nobody") is None
+    gone = rank_memory.Cgroup(tmp_path, rank_memory._V2)
     assert (gone.used(), gone.limit()) == (None, None)
 
 
 def test_a_process_weighs_what_it_has_touched_and_remembers_the_most() -> None:
     before, after = Progress(), Progress()
-    memory.weigh(before)
+    rank_memory.weigh(before)
     with mmap.mmap(-1, 64 * MIB) as block:
         block.write(b"x" * len(block))
-        memory.weigh(after)
+        rank_memory.weigh(after)
     assert after.rss_bytes - before.rss_bytes > 56 * MIB
-    memory.weigh(after)
+    rank_memory.weigh(after)
     assert after.rss_bytes < before.rss_bytes + 56 * MIB
     assert after.rss_peak_bytes >= before.rss_bytes + 56 * MIB
     assert after.device_bytes == after.device_limit_bytes == 0
@@ -120,10 +122,10 @@ def test_a_process_that_tells_nothing_is_weighed_from_outside() -> None:
     assert child.stdin is not None
     child.stdout.readline()
     child.stdout.readline()
-    now, most = memory.of_process(child.pid)
+    now, most = rank_memory.of_process(child.pid)
     assert most - now > 56 * MIB
     child.communicate()
-    assert memory.of_process(child.pid) == (0, 0)
+    assert rank_memory.of_process(child.pid) == (0, 0)
 
 
 def test_a_device_tells_what_tensors_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,13 +138,13 @@ def test_a_device_tells_what_tensors_take(monkeypatch: pytest.MonkeyPatch) -> No
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     progress = Progress()
-    memory.weigh(progress)
+    rank_memory.weigh(progress)
     assert (progress.device_bytes, progress.device_peak_bytes, progress.device_limit_bytes) == (5, 9, 81)
     stats["allocated_bytes"]["all"].update(current=3, peak=4)  # somebody has reset the peak
-    memory.weigh(progress)
+    rank_memory.weigh(progress)
     assert (progress.device_bytes, progress.device_peak_bytes) == (3, 9)
     stats.clear()  # an allocator that doesn't count
-    memory.weigh(progress)
+    rank_memory.weigh(progress)
     assert (progress.device_bytes, progress.device_peak_bytes) == (0, 9)
 
 
@@ -174,7 +176,7 @@ def test_an_agent_tells_of_its_ranks_and_of_the_container(
     report = world.operator.agents[0].report
     assert report is not None
     assert 0 < report.ranks[0].rss_bytes <= report.ranks[0].rss_peak_bytes < report.ranks[1].rss_peak_bytes
-    group = memory.container()
+    group = rank_memory.container()
     if group is not None:  # they live in ours
         assert report.container_bytes >= max(0, report.ranks[0].rss_bytes - 64 * MIB)
         assert report.container_limit_bytes == (group.limit() or 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.host import memory
+from trainmaster.host import rank_memory
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ def test_the_count_is_read_from_either_version_of_cgroups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     (tmp_path / "there").write_text(text)
-    monkeypatch.setattr(memory, "_OOM_COUNTS", (str(tmp_path / "not there"), str(tmp_path / "there")))
-    assert memory.oom_kills() == 3
-    monkeypatch.setattr(memory, "_OOM_COUNTS", (str(tmp_path / "not there"),))
-    assert memory.oom_kills() == 0
+    monkeypatch.setattr(rank_memory, "_OOM_COUNTS", (str(tmp_path / "not there"), str(tmp_path / "there")))
+    assert rank_memory.oom_kills() == 3
+    monkeypatch.setattr(rank_memory, "_OOM_COUNTS", (str(tmp_path / "not there"),))
+    assert rank_memory.oom_kills() == 0

@@ -11,8 +11,15 @@ from types import SimpleNamespace
 import pytest
 
 from tests.agent.test_memory import process, written
-from trainmaster.host import usage_meter
-from trainmaster.host.usage_meter import Accelerators, RankProcesses, UsageMeter, find_cpu_counter, look, network_bytes
+from trainmaster.host import pod_usage_meter
+from trainmaster.host.pod_usage_meter import (
+    Accelerators,
+    RankProcesses,
+    UsageMeter,
+    find_cpu_counter,
+    look,
+    network_bytes,
+)
 
 _DEVICES = """Inter-|   Receive           |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls
@@ -159,7 +166,7 @@ def test_a_driver_that_does_not_answer_any_more_tells_nothing(monkeypatch: pytes
     monkeypatch.setattr(Accelerators, "_watch", lambda self: None)
     seen = Accelerators(Driver())
     assert seen.latest() == (None, None)
-    now = usage_meter.time.monotonic()
+    now = pod_usage_meter.time.monotonic()
     seen._latest = (now, 0.5, 7)
     assert seen.latest() == (0.5, 7)
     seen._latest = (now - 31, 0.5, 7)

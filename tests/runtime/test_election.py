@@ -10,8 +10,8 @@ from tests.runtime.fakes import chance
 from trainmaster_operator.cluster.port import LEASE, Unavailable
 from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.runtime.clock import RealClock
-from trainmaster_operator.runtime.leader import election
-from trainmaster_operator.runtime.leader.election import Election
+from trainmaster_operator.runtime.leader import election_thread
+from trainmaster_operator.runtime.leader.election_thread import Election
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
 
 QUICK = LeaseSettings(retry_s=0.02, renew_deadline_s=0.2, duration_s=0.5)
@@ -90,7 +90,7 @@ def test_a_lost_lease_is_told_to_the_main_loop():
 
 
 def test_a_main_loop_that_does_not_end_the_process_is_ended_with_it(monkeypatch):
-    monkeypatch.setattr(election, "EXIT_WITHIN_S", 0.05)
+    monkeypatch.setattr(election_thread, "EXIT_WITHIN_S", 0.05)
     ended = threading.Event()
 
     async def main():

@@ -17,7 +17,7 @@ from tests.trainer.ranks import Ranks
 from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
-from trainmaster.host import memory
+from trainmaster.host import rank_memory
 from trainmaster.models import allowed_parallelism
 from trainmaster.tools.planner import survey
 from trainmaster.tools.planner.estimate import estimate
@@ -91,7 +91,7 @@ def test_the_limit_is_the_containers_or_a_share_of_the_machine(monkeypatch: pyte
     monkeypatch.setenv(environment.RAM_BUDGET, str(1 << 30))
     world = World(0, 4, torch.device("cpu"), None)
     for group, share in ((Limited(), 4 << 30), (Unlimited(), 16 << 30), (None, 16 << 30)):
-        monkeypatch.setattr(memory, "container", lambda group=group: group)
+        monkeypatch.setattr(rank_memory, "container", lambda group=group: group)
         expected = (share - (1 << 29) - auto_micro_batch.PROCESS) * auto_micro_batch.USABLE
         assert auto_micro_batch._budget(world) == int(expected)
 
@@ -143,7 +143,7 @@ def test_ranks_with_little_memory_take_small_micro_batches_and_have_the_same_los
     found = Job(ranks, tmp_path / "found", text, batch={"global": 16, "autoMicro": True}, steps=4)
     job = TrainingConfig.model_validate(found.config)
     room = peak(job, 2, 2) / auto_micro_batch.USABLE + auto_micro_batch.PROCESS + 1000
-    group = memory.container()
+    group = rank_memory.container()
     limit = group.limit() if group is not None else None
     share = limit if limit is not None else auto_micro_batch._machine() / 2
     taken = {environment.RAM_BUDGET: str(int(share - room)), "LOCAL_WORLD_SIZE": "1"}

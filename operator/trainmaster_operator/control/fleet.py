@@ -20,7 +20,7 @@ from trainmaster_operator.control.agent_pacing import (
     progress_delay_s,
     report_interval_s,
 )
-from trainmaster_operator.control.agent_record import SlotState, newest_checkpoint, newest_failure
+from trainmaster_operator.control.agent_state import SlotState, newest_checkpoint, newest_failure
 from trainmaster_operator.control.authentication import Admission, Authenticate, Claim, Credential
 from trainmaster_operator.control.job_agents import JobFleet, incarnation_of
 from trainmaster_operator.control.job_usage_and_mfu import JobUsage

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.contract.wire import Directive
-from trainmaster_operator.control.agent_record import SlotState
+from trainmaster_operator.control.agent_state import SlotState
 from trainmaster_operator.control.job_usage_and_mfu import UsageSum
 from trainmaster_operator.planning.facts.observation import CheckpointSeen, SaveFailed
 

@@ -38,7 +38,7 @@ from trainmaster_operator.runtime.authenticators import PodTokens
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.concurrency import until_one_ends
 from trainmaster_operator.runtime.kopf_wiring import login_with, watch_jobs
-from trainmaster_operator.runtime.leader.election import Election
+from trainmaster_operator.runtime.leader.election_thread import Election
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.observability.health import HealthServer
 from trainmaster_operator.runtime.observability.metrics_access import MetricsAccess

@@ -18,7 +18,7 @@ from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import OBEYS_STOP, Control, OtherRecord, Phase, Progress, ProgressRecord
-from trainmaster.host import memory
+from trainmaster.host import rank_memory
 from trainmaster.host.step_timing import Rhythm
 from trainmaster.rank import collective_counter, failure_message, metrics_writer
 from trainmaster.rank.metrics_writer import MetricsWriter
@@ -141,7 +141,7 @@ class Reporter:
 
     def _weigh(self) -> None:
         if self.record is not None:
-            memory.weigh(self.progress)
+            rank_memory.weigh(self.progress)
 
     def _discard_replies(self) -> None:
         """Read and ignore results of uploads, so that they do not fill the socket. The agent reports them, too."""

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 from trainmaster.contract.wire import channel, environment
 from trainmaster.contract.wire.fault_protocol import ARMED
 from trainmaster.contract.wire.progress_record import IMPORTING, LOADED, SIZE, Phase, ProgressRecord
-from trainmaster.host import memory
+from trainmaster.host import rank_memory
 from trainmaster.host.step_timing import Rhythm
 from trainmaster.rank import collective_counter, framework_joining, import_log, stacks
 
@@ -266,7 +266,7 @@ class _Observer:
             self._rhythm.stepped(progress, now, waited_ns(now))
         progress.phase = Phase.STEP
         progress.first_step_ns = progress.first_step_ns or now
-        memory.weigh(progress)
+        rank_memory.weigh(progress)
         self._publish(now)
 
     def _count_call(self) -> None:

@@ -32,6 +32,12 @@ def declare(command: Parser) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.trainer_tools.trainer_calls import export
+    """Return 0 if the model is written, 2 if the trainer refused it. Raise Refusal."""
+    from trainmaster_operator.cli.refusal import Refusal
+    from trainmaster_operator.cli.this_machine import trainer_process
 
-    return export(options.checkpoint, options.out, options.file_gb)
+    if not options.file_gb > 0:
+        raise Refusal(f"--file-gb: must be above 0, not {options.file_gb}")
+    trainer_process.check_installed("export", "safetensors")
+    words = ["export", str(options.checkpoint), str(options.out), "--file-gb", str(options.file_gb)]
+    return trainer_process.run("huggingface", words)

@@ -24,6 +24,8 @@ def declare(command: Parser) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.trainer_tools.trainer_calls import import_
+    """Return 0 if the checkpoint is written, 2 if the trainer refused it. Raise Refusal."""
+    from trainmaster_operator.cli.this_machine import trainer_process
 
-    return import_(options.folder, options.out)
+    trainer_process.check_installed("import", "safetensors")
+    return trainer_process.run("huggingface", ["import", str(options.folder), str(options.out)])

@@ -36,6 +36,13 @@ def declare(command: Parser) -> None:
 
 
 def _parity(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.trainer_tools.trainer_calls import parity
+    """Run the trainer's check of its parallel strategies. Raise Refusal."""
+    from trainmaster_operator.cli.this_machine import trainer_process
 
-    return parity(options.only, options.json, options.page, options.list)
+    trainer_process.check_installed("parity")
+    arguments = [word for pattern in options.only for word in ("--only", pattern)]
+    arguments += ["--list"] if options.list else []
+    for name, file in (("--json", options.json), ("--page", options.page)):
+        trainer_process.check_file(name, file)
+        arguments += [name, str(file)] if file is not None else []
+    return trainer_process.run("parity", arguments, threads=1)  # There are many processes on few cores.

@@ -36,6 +36,12 @@ def declare(command: Parser) -> None:
 
 
 def _tokenize(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.trainer_tools.trainer_calls import tokenize
+    """Return 0 if the file is written, 2 if the trainer refused it. Raise Refusal."""
+    from trainmaster_operator.cli.this_machine import trainer_process
 
-    return tokenize(options.source, options.out, options.tokenizer, options.column, options.glob, options.separator)
+    trainer_process.check_installed("tokenize", "tokenizers", "pyarrow")
+    arguments = [str(options.source), str(options.out), "--tokenizer", str(options.tokenizer)]
+    arguments += ["--column", options.column]
+    for name, value in (("--glob", options.glob), ("--separator", options.separator)):
+        arguments += [name, value] if value is not None else []
+    return trainer_process.run("tokenizing", arguments)

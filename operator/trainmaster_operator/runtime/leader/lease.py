@@ -5,8 +5,8 @@ is part of the status and of every directive, so that agents refuse a former lea
 deadline that it grants, this process may act; it calls `check` right before each act.
 
 A busy event loop must not lose the lease: on a cluster an Elector runs in its own thread and loop, with its own Cluster
-(election.py). `leading`, `check`, `epoch` and `rival_address` only read plain attributes and may be called from any
-thread.
+(election_thread.py). `leading`, `check`, `epoch` and `rival_address` only read plain attributes and may be called from
+any thread.
 """
 
 from __future__ import annotations

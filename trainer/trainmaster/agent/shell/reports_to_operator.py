@@ -17,8 +17,8 @@ from trainmaster.agent.shell.control_client import Access, Connection, Refused, 
 from trainmaster.agent.shell.termination_message import write_termination
 from trainmaster.contract.wire import Directive, ExitCode, JoinRequest, Report
 from trainmaster.contract.wire.progress_record import LOADED
-from trainmaster.host import memory, processes, step_timing
-from trainmaster.host.usage_meter import UsageMeter
+from trainmaster.host import processes, rank_memory, step_timing
+from trainmaster.host.pod_usage_meter import UsageMeter
 
 if TYPE_CHECKING:
     from trainmaster.agent.shell.supervisor import Supervisor
@@ -228,7 +228,7 @@ class Reporter:
         if verdict is not None:
             verdict = dataclasses.replace(verdict, age_s=(now - round.verdict_ns) / 1e9)
         round.watch()
-        container = memory.container()
+        container = rank_memory.container()
         progress = [rank.progress() for rank in round.ranks]
         at_rest = s.uploads.pending == 0  # what a rank staged is part of its being done
         return Report(

@@ -42,7 +42,7 @@ from trainmaster.contract.wire import (
     StoreAddress,
     channel,
 )
-from trainmaster.host import memory, processes
+from trainmaster.host import processes, rank_memory
 from trainmaster.rank.stacks import Looks
 
 _WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
@@ -184,8 +184,8 @@ class Supervisor:
     def _start(self, assignment: Assignment, obeyed_ns: int, way: str) -> Round:
         round = Round(assignment, obeyed_ns, own_loop=self.settings.own_loop, changed=self._round_changed)
         round.way = way
-        kills = memory.oom_kills()
-        round.oom_kills = lambda: memory.oom_kills() > kills
+        kills = rank_memory.oom_kills()
+        round.oom_kills = lambda: rank_memory.oom_kills() > kills
         drained_ns = time.monotonic_ns()
         control = self._control()
         for pod_rank in range(assignment.ranks):

@@ -27,7 +27,7 @@ from trainmaster.contract.wire.checkpoint_format import (
     shard_name,
 )
 from trainmaster.contract.wire.message_codec import WireError, decode, encode
-from trainmaster.host import memory
+from trainmaster.host import rank_memory
 
 try:  # the same sums by instructions made for them, in a ninth of the time
     from isal import isal_zlib as zlib
@@ -154,7 +154,7 @@ class RamFolder:
 
 def _memory_left() -> float:
     """Return the bytes that this container may still take before the kernel kills one of its processes."""
-    container = memory.container()
+    container = rank_memory.container()
     limit, used = (container.limit(), container.used()) if container is not None else (None, None)
     return float("inf") if limit is None or used is None else limit - used
 

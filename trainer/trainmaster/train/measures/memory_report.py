@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainmaster.host import memory
+from trainmaster.host import rank_memory
 from trainmaster.parallel.redistribute import local
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -137,7 +137,7 @@ def _in_use(device: torch.device) -> str:
         return f"tensors take {amount(used)} of the device's {amount(limit)}"
     with open("/proc/self/statm", "rb") as file:
         used = int(file.read().split()[1]) * mmap.PAGESIZE
-    container = memory.container()
+    container = rank_memory.container()
     limit = container.limit() if container is not None else None
     return f"this process takes {amount(used)}" + (f" of the container's {amount(limit)}" if limit is not None else "")
 

@@ -16,7 +16,7 @@ from trainmaster.agent.zygote import packets
 from trainmaster.contract.wire import Control, Phase, Progress, ProgressRecord, RankReport, RankState
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import COLLECTIVES, RESCUES
-from trainmaster.host import memory, processes
+from trainmaster.host import processes, rank_memory
 from trainmaster.rank.stacks import Look
 
 
@@ -126,7 +126,7 @@ class Rank:
         elif self.stopped:
             state = RankState.STOPPED
         silent_ns = 0 if self.ended else time.monotonic_ns() - p.beat_ns
-        rss, rss_peak = (p.rss_bytes, p.rss_peak_bytes) if p.rss_bytes else memory.of_process(pid)
+        rss, rss_peak = (p.rss_bytes, p.rss_peak_bytes) if p.rss_bytes else rank_memory.of_process(pid)
         return RankReport(
             rank=self.number,
             pid=pid,

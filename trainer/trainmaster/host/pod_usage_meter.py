@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.wire import Usage
-from trainmaster.host import memory
+from trainmaster.host import rank_memory
 
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -73,10 +73,10 @@ class RankProcesses:
 
 def find_cpu_counter(process: Path) -> Callable[[], float | None] | None:
     """Return a function that reads the CPU seconds of this process's control group, or None if none counts them."""
-    for folder in memory.folders(process, "cgroup", "cpuacct"):
+    for folder in rank_memory.folders(process, "cgroup", "cpuacct"):
         if (counter := folder / "cpuacct.usage").exists():
             return lambda: _number(counter, "", 1e9)
-    for folder in memory.folders(process, "cgroup2", ""):
+    for folder in rank_memory.folders(process, "cgroup2", ""):
         if (stat := folder / "cpu.stat").exists():
             return lambda: _number(stat, "usage_usec", 1e6)
     return None
