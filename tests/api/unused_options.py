@@ -73,6 +73,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         )
         for name in ("waitSeconds", "cooldownSeconds")
     ),
+    *(
+        (
+            {"spec__workers__template": {"spec": {"containers": [{"name": "trainer", word: ["python", "train.py"]}]}}},
+            f"spec.workers.template.spec.containers[0].{word}: framework Trainmaster runs its own trainer, and",
+        )
+        for word in ("command", "args")
+    ),
     (
         {"spec__recovery": {"hang": {"mode": "Off", "factor": 4}}},
         "spec.recovery.hang.factor: nothing is watched with mode Off",

@@ -47,6 +47,13 @@ SPEC_RULES = [
         "message": "workers.restartCommand belongs to scripts: framework Trainmaster continues from its checkpoints",
     },
     {
+        "rule": f"self.framework != 'Trainmaster' || {_NO_POD} || !has({_POD}.containers)"
+        f" || {_POD}.containers.size() == 0"
+        f" || !(has({_POD}.containers[0].command) || has({_POD}.containers[0].args))",
+        "message": "framework Trainmaster runs its own trainer: leave out command and args of"
+        " workers.template.spec.containers[0]",
+    },
+    {
         "rule": f"self.framework == 'Trainmaster' || (!({_NO_POD}) && has({_POD}.containers)"
         f" && {_POD}.containers.size() > 0"
         f" && (has({_POD}.containers[0].command) || has({_POD}.containers[0].args)))",

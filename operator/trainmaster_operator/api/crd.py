@@ -54,7 +54,8 @@ _CONTAINER = {
         },
         "command": _words(
             "The command of the container as a list of words. In the first container it is the command of each rank,"
-            " which every framework but Trainmaster needs. Default in other containers: the entry point of the image."
+            " which every framework but Trainmaster needs. Framework Trainmaster runs its own trainer, and refuses a"
+            " command there. Default in other containers: the entry point of the image."
         ),
         "args": _words("Arguments that follow the command, as a list of words. Default: the arguments of the image."),
     },

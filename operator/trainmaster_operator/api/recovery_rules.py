@@ -70,7 +70,9 @@ class RuleSpec(Strict):
     exitCodes: list[Annotated[int, Field(ge=1, le=255)]] = Field(
         default_factory=list,
         max_length=64,
-        description="The exit codes of a rank that the rule matches, from 1 to 255. A rank that was ended by signal n "
+        description="The exit codes that the rule matches, from 1 to 255. What counts is the exit code of the rank "
+        "that failed first, not of ranks that failed because they lost it. Most exit codes have "
+        "the cause Crash. A rank that was ended by signal n "
         "has the exit code 128 + n, for example 137 after SIGKILL. Default: all exit codes.",
     )
     message: Annotated[str, Field(min_length=1, max_length=rule_pattern.LIMIT)] | None = Field(
@@ -85,7 +87,8 @@ class RuleSpec(Strict):
         "larger one follows when a budget is exhausted. RestartWithoutCounting restarts without a limit. "
         "Shrink continues with fewer pods and needs workers.min. SkipData continues without the samples "
         "of the step that diverged; it needs causes: [Diverged] and framework Trainmaster. Hold stops the "
-        "ranks and keeps the pods until somebody suspends and resumes the job. Fail ends the job."
+        "ranks and keeps the pods until somebody suspends and resumes the job. Fail ends the "
+        "job at once, in the phase Failed."
     )
 
     @field_validator("message")

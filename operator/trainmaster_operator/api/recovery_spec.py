@@ -135,9 +135,9 @@ class ElasticSpec(Strict):
         ge=0,
         le=SECONDS,
         description="Number of seconds for which the job waits for missing pods before it starts or continues with "
-        "fewer pods. It also waits this number of seconds for further pods before it grows to fewer pods than "
-        "workers.replicas. It is refused if neither workers.min nor workers.max is set. The value is a whole number. "
-        "Default: 30.",
+        "fewer pods. Before it grows to a size that is still below workers.replicas, it also waits this number of "
+        "seconds for further pods. It is refused if neither workers.min nor workers.max is set. The value is a "
+        "whole number. Default: 30.",
     )
     cooldownSeconds: int = Field(
         60,

@@ -46,6 +46,13 @@ def of_framework(spec: JobSpec) -> Iterator[Breach]:
                 ("workers", "restartCommand"),
                 "framework Trainmaster continues from its checkpoints by itself; leave it out",
             )
+        if spec.command():
+            word = "command" if spec.container().get("command") else "args"
+            yield (
+                ("workers", "template", "spec", "containers", 0, word),
+                "framework Trainmaster runs its own trainer, and would ignore this; leave it out, or set "
+                "spec.framework to PyTorch if the command is a script of yours",
+            )
         return
     if spec.training is not None:
         yield (), f"spec.training belongs to framework Trainmaster, not to {spec.framework.value}"

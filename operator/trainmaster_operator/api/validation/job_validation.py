@@ -103,7 +103,8 @@ def _in_order(problems: list[Problem]) -> list[Problem]:
 
 def _with_usable_template(document: dict[str, Any]) -> dict[str, Any]:
     copied: dict[str, Any] = json.loads(json.dumps(document))
-    copied["spec"]["workers"]["template"] = {"spec": {"containers": [{"command": ["true"]}]}}
+    script = copied["spec"].get("framework", "Trainmaster") != "Trainmaster"
+    copied["spec"]["workers"]["template"] = {"spec": {"containers": [{"command": ["true"]} if script else {}]}}
     return copied
 
 

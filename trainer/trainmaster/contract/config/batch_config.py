@@ -65,9 +65,9 @@ class BatchConfig(Grown):
         None,
         ge=1,
         le=2**31,
-        description="Number of sequences that a rank computes in one forward pass. It must divide the rank's share of "
-        "batch.global. It excludes autoMicro. Default: the whole share of the rank, and with a pipeline a "
-        "size that keeps all stages busy.",
+        description="Number of sequences that a rank computes in one forward pass. It must divide the rank's share "
+        "of batch.global, which is batch.global divided by the number of data-parallel ranks. It excludes "
+        "autoMicro. Default: the whole share of the rank, and with a pipeline a size that keeps all stages busy.",
     )
     autoMicro: bool = Field(
         False,

@@ -28,9 +28,9 @@ class CheckpointConfig(Grown):
     )
     keepBest: bool = Field(
         False,
-        description="If true, each step that has the lowest evaluation loss of the run is saved, and this checkpoint "
-        "is kept until another step has a lower loss. It lies in the checkpoint directory with the others, in a "
-        "folder named after its step. The file manifest.json of the newest checkpoint names this step as "
-        "evaluation.best_step, and its loss as evaluation.best. It needs training.evaluation, and it is refused for "
-        "scripts. Default: false.",
+        description="If true, each step whose evaluation loss is the lowest so far is saved, and this checkpoint is "
+        "kept, in addition to those of checkpoint.keep, until another step has a lower loss. It lies in the "
+        "checkpoint directory with the others, in a folder named after its step. The file manifest.json of the "
+        "newest checkpoint names this step as evaluation.best_step, and its loss as evaluation.best. It needs "
+        "training.evaluation, and it is refused for scripts. Default: false.",
     )

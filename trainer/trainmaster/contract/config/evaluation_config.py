@@ -14,7 +14,8 @@ class EarlyStopConfig(Strict):
     patience: int = Field(
         ge=1,
         le=2**31,
-        description="Number of evaluations in a row without an improvement after which the run ends with success.",
+        description="Number of evaluations in a row without an improvement after which the run ends with success. "
+        "The count continues after a restart.",
     )
     minDelta: float = Field(
         0.0,

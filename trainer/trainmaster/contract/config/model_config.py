@@ -20,10 +20,10 @@ class ModelConfig(Strict):
     options: dict[str, Any] = Field(
         default_factory=dict,
         description="Options of the model. gpt has layers (default 4), heads (4), width (128), context (128), "
-        "reversible (false) and dropout (0). llama has layers, heads, width, context and reversible with the same "
-        "defaults, and kv_heads (as many as heads), hidden (8/3 of width), vocabulary (256), rope_theta (10000) and "
-        "norm_eps (1e-5). docs/models.md has the options of all models. The trainer checks them before any rank "
-        "starts. Default: the options of the model.",
+        "reversible (false). It also has dropout, for which only 0 is supported. llama has layers, heads, width, "
+        "context and reversible with the same defaults, and kv_heads (as many as heads), hidden (8/3 of width), "
+        "vocabulary (256), rope_theta (10000) and norm_eps (1e-5). docs/models.md has the options of all models. "
+        "The trainer checks them before any rank starts. Default: the options of the model.",
     )
 
 
