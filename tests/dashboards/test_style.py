@@ -205,6 +205,14 @@ def test_an_expression_is_right_by_its_grammar_and_asks_for_what_is_exported(ask
             assert matcher.name in EXPORTED[name] | SCRAPED, f"{name} has no label {matcher.name}"
 
 
+def test_an_older_chart_beside_a_newer_operator_asks_for_metrics_that_are_still_exported() -> None:
+    """The file has the metrics that the chart asks for, or has asked for since it has dashboards."""
+    ever = set(Path(__file__).with_name("asked_metrics.txt").read_text().split())
+    assert ever <= EXPORTED.keys(), "a metric that an older chart asks for is gone"
+    now = {name for asked in all_asked() for name in re.findall(r"\btrainmaster_\w+", asked.expr)}
+    assert now <= ever, "add what the chart asks for now to asked_metrics.txt, and remove nothing from it"
+
+
 @pytest.mark.parametrize("asked", [*of_panels()], ids=lambda asked: asked.where)
 def test_a_rate_looks_back_as_far_as_grafana_says_or_over_the_time_shown(asked: Asked) -> None:
     windows = re.findall(r"\[([^\]]*)\]", asked.expr)
