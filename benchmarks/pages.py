@@ -286,9 +286,9 @@ def scrape() -> Iterator[str]:
     yield "## A scrape of the operator"
     yield ""
     yield from wrapped(
-        "Jobs of which one in ten runs (`python -m benchmarks.scrape`): series, size, and the CPU time to write the text "
-        "for the first time, and again when one job in ten has changed. In between, agents have their turn. Medians. "
-        f"{machine(facts)} Before the run, other work kept {facts['busy_cores_before']:.1f} of its cores busy."
+        "Jobs of which one in ten runs (`python -m benchmarks.scrape`): series, size, and the CPU time to write the "
+        "text for the first time, and again when one job in ten has changed. In between, agents have their turn. "
+        f"Medians. {machine(facts)} Before the run, other work kept {facts['busy_cores_before']:.1f} of its cores busy."
     )
     yield ""
     by = {case.case: case for case in cases}

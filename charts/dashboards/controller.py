@@ -165,10 +165,10 @@ def operator() -> Any:
                         "Fleet.",
                         Query(signs.of_operators(IN)),
                         [
-                            Column("pod", "Operator", width=270),
+                            Column("pod", "Operator", width=260),
                             Column("sign", "What is wrong", width=370, patterns=signs.COLORS),
-                            Column("command", "Type this first", width=610),
-                            Column("runbook", "Runbook", width=130),
+                            Column("command", "Type this first", width=585),
+                            Column("runbook", "Runbook", width=145),
                         ],
                         span=24,
                         none="No sign that anything is wrong",

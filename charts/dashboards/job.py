@@ -147,7 +147,7 @@ def job() -> Any:
                         "The newest step that is saved on storage, as far as it is known last: there the job goes on "
                         "after all its pods are lost, or when it is submitted again. Good: close to the steps done.",
                         Query(_last("checkpoint_step", 'tier="storage"')),
-                        unit="short",
+                        unit="none",
                         none="No save is known",
                         decimals=0,
                     ),
@@ -282,6 +282,7 @@ def job() -> Any:
                             happened(f"trainmaster_job_restarts_total{{{IN}}}", "rung", f"{OF_JOB}, rung"), "{{rung}}"
                         ),
                         unit="short",
+                        decimals=0,
                         events=True,
                         stacked=True,
                         colors=RUNG_COLORS,

@@ -23,10 +23,10 @@ _CONDITIONS = (
 )
 _UNABLE = (
     ("ImageError", "Its image can't be pulled"),
-    ("ConfigError", "Something that its pods mount or read is missing"),
-    ("QuotaExceeded", "The quota of its namespace has no room for its pods"),
+    ("ConfigError", "Something that its pods need is missing"),
+    ("QuotaExceeded", "Its quota has no room for its pods"),
     ("Refused", "The cluster refuses its pods"),
-    ("WebhookFailed", "An admission webhook does not let its pods in"),
+    ("WebhookFailed", "A webhook keeps its pods out"),
     ("NamespaceTerminating", "Its namespace is being deleted"),
 )
 """Reasons for which a job waits and that a person has to remove."""
@@ -151,7 +151,7 @@ def _signs_of_operators(of: str) -> Iterator[str]:
         yield _about(_sign(expr, sign), "operator-down", "kubectl describe pod", "", name="pod")
     calls = f'trainmaster_api_calls_total{{{of}, code=~"0|403|5..", verb!="create"}}'
     failing = f"sum by (namespace, code) (increase({calls}[1h])) > 5"
-    told = _words(failing, "The API server refuses or fails the operator's calls, code", "code")
+    told = _words(failing, "The operator's calls fail or are refused, code", "code")
     yield _of_operator(told, "operator-errors", _LOGS)
     errors = f'sum by (namespace) (increase(trainmaster_reconcile_total{{{of}, result="error"}}[1h])) > 0'
     told = _sign(errors, "The operator can't handle some job")

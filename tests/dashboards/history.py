@@ -245,10 +245,11 @@ class Controller:
                     ("reconcile_seconds", {}),
                     ("recovery_decide_seconds", {}),
                     ("api_call_seconds", {"verb": "patch"}),
-                    ("recovery_seconds", {"phase": "total"}),
                 ):
                     for le, share in (("0.01", 0.7), ("0.1", 0.99), ("1", 1.0), ("60", 1.0), ("+Inf", 1.0)):
                         tell(f"{name}_bucket", now * share, le=le, **labels)
+                for le, share in (("60", 0.2), ("120", 0.4), ("300", 1.0), ("+Inf", 1.0)):
+                    tell("recovery_seconds_bucket", now * share, le=le, phase="total")
             yield now, made
 
 

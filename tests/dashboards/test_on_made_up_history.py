@@ -66,7 +66,7 @@ MADE_UP = {
     "trainmaster-job 21": {"device": 61e9, "container": 38e9, "process": 31e9},
     "trainmaster-recovery 7": {"restart": 2 * 0.05 * 3600.0},
     "trainmaster-recovery 9": {"straggler": 1 - 1 / 1.7},
-    "trainmaster-recovery 10": {"half": 0.01 * 0.5 / 0.7},
+    "trainmaster-recovery 10": {"half": 150.0, "95 of 100": 285.0},
     "trainmaster-operator 8": {"wait": 0.1, "look": 0.1, "decision about a failure": 0.1},
     "trainmaster-operator 9": {"ok": JOBS / 5, "conflict": JOBS / 5 * 0.02},
     "trainmaster-operator 10": {"trainmaster-operator-6f4c-a": 0.002, "trainmaster-operator-6f4c-b": 0.002},
@@ -132,6 +132,7 @@ def test_every_rule_is_evaluated_and_only_the_alerts_of_the_scene_hold(history: 
         "TrainmasterJobFailed",
         "TrainmasterJobPendingLong",
         "TrainmasterJobStragglerPersistent",
+        "TrainmasterRecoverySlow",
     }
     # Nothing records here, so a rule that asks for what another one records has no data.
     from_others = {a.where.split(": ")[1] for a in rules if a.rule and "record" in a.rule and "trainmaster:" in a.expr}

@@ -122,7 +122,7 @@ def test_an_operator_that_the_api_server_refuses_is_named_on_the_dashboard_of_th
     found = told(tmp_path, "trainmaster-fleet", scenes.calm(), refused)
     assert {(sign, command) for _, sign, command in found} == {
         (
-            "The API server refuses or fails the operator's calls, code: 0",
+            "The operator's calls fail or are refused, code: 0",
             "kubectl logs deployment/trainmaster-operator -n trainmaster-system",
         )
     }

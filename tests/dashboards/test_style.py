@@ -205,6 +205,29 @@ def test_an_expression_is_right_by_its_grammar_and_asks_for_what_is_exported(ask
             assert matcher.name in EXPORTED[name] | SCRAPED, f"{name} has no label {matcher.name}"
 
 
+LETTER, LEAST_COLUMN, WINDOW = 7.0, 150, 1366
+"""Pixels of a letter in a table, on average, of a column without a width, and of a table in a window of 1420."""
+
+
+@pytest.mark.parametrize("uid", ["trainmaster-fleet", "trainmaster-job", "trainmaster-operator"])
+def test_signs_and_runbooks_fit_their_columns_and_the_columns_fit_the_page(uid: str) -> None:
+    (panel,) = [panel for panel in panels(DASHBOARDS[uid]) if panel["title"] == "What is wrong, and what to type first"]
+    widths = {
+        override["matcher"]["options"]: part["value"]
+        for override in panel["fieldConfig"]["overrides"]
+        for part in override["properties"]
+        if part["id"] == "custom.width"
+    }
+    columns = panel["transformations"][-1]["options"]["renameByName"].values()
+    page_px = sum(widths.get(column, LEAST_COLUMN) for column in columns)
+    assert page_px <= WINDOW
+    (expr,) = [target["expr"] for target in panel["targets"]]
+    words = [f"{words}: {reason}" for reason, words in signs._UNABLE] + re.findall(r'"sign", "([^:"]+)"', expr)
+    assert max(map(len, words)) * LETTER <= widths["What is wrong"]
+    runbooks = re.findall(r'"runbook", "([a-z-]+)"', expr)
+    assert max(map(len, runbooks)) * LETTER <= widths.get("Runbook", LEAST_COLUMN)
+
+
 def test_an_older_chart_beside_a_newer_operator_asks_for_metrics_that_are_still_exported() -> None:
     """The file has the metrics that the chart asks for, or has asked for since it has dashboards."""
     ever = set(Path(__file__).with_name("asked_metrics.txt").read_text().split())
