@@ -325,14 +325,16 @@ def rows(
     none: str = NOTHING,
     sort: str = "",
     height: int = 8,
+    hide: Sequence[str] = (),
 ) -> table.Panel:
-    """A table: the rows of several queries are joined by the labels that they share. `sort`: a column's title."""
+    """A table: the rows of several queries are joined by the labels that they share. `sort`: a column's title. `hide`:
+    labels that are no columns."""
     given = [queries] if isinstance(queries, Query) else queries
     values = (
         ["Value"] if len(given) == 1 else [f"Value #{letter}" for letter, _ in zip("ABCDEFGH", given, strict=False)]
     )
     shown = {_field(column.label, len(given)): column for column in columns}
-    hidden = {name: True for name in ("Time", *values) if name not in shown}
+    hidden = {name: True for name in ("Time", *values, *hide) if name not in shown}
     organize = DataTransformerConfig(
         id_val="organize",
         options={

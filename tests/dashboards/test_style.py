@@ -205,8 +205,9 @@ def test_an_expression_is_right_by_its_grammar_and_asks_for_what_is_exported(ask
             assert matcher.name in EXPORTED[name] | SCRAPED, f"{name} has no label {matcher.name}"
 
 
-LETTER, LEAST_COLUMN, WINDOW = 7.0, 150, 1366
-"""Pixels of a letter in a table, on average, of a column without a width, and of a table in a window of 1420."""
+LETTER, PADDING, LEAST_COLUMN, WINDOW = 7.2, 12, 150, 1366
+"""Pixels of a letter in a table, of a cell beside its words, of a column without a width, and of the table in a window
+of 1420."""
 
 
 @pytest.mark.parametrize("uid", ["trainmaster-fleet", "trainmaster-job", "trainmaster-operator"])
@@ -222,10 +223,11 @@ def test_signs_and_runbooks_fit_their_columns_and_the_columns_fit_the_page(uid: 
     page_px = sum(widths.get(column, LEAST_COLUMN) for column in columns)
     assert page_px <= WINDOW
     (expr,) = [target["expr"] for target in panel["targets"]]
-    words = [f"{words}: {reason}" for reason, words in signs._UNABLE] + re.findall(r'"sign", "([^:"]+)"', expr)
-    assert max(map(len, words)) * LETTER <= widths["What is wrong"]
+    words = [f"{words}: {reason}" for reason, words in signs._UNABLE if words in expr]
+    words += re.findall(r'"sign", "([^:"]+)"', expr)
+    assert max(map(len, words)) * LETTER + PADDING <= widths["What is wrong"]
     runbooks = re.findall(r'"runbook", "([a-z-]+)"', expr)
-    assert max(map(len, runbooks)) * LETTER <= widths.get("Runbook", LEAST_COLUMN)
+    assert max(map(len, runbooks)) * LETTER + PADDING <= widths.get("Runbook", LEAST_COLUMN)
 
 
 def test_an_older_chart_beside_a_newer_operator_asks_for_metrics_that_are_still_exported() -> None:
@@ -332,6 +334,13 @@ def test_a_table_shows_labels_that_its_queries_keep(pair: tuple[str, dict[str, A
     }
     values = {"Value"} | {f"Value #{target['refId']}" for target in panel["targets"]}
     assert set(organize["indexByName"]) <= kept | values
+    outermost = {
+        label
+        for target in panel["targets"]
+        if (found := re.search(r"by \(([^)]*)\)", target["expr"]))
+        for label in re.split(r",\s*", found[1])
+    }
+    assert outermost <= organize["indexByName"].keys() | organize["excludeByName"].keys(), "a label has no column"
     titles = set(organize["renameByName"].values())
     for override in panel["fieldConfig"]["overrides"]:
         assert override["matcher"]["options"] in titles
