@@ -193,7 +193,8 @@ def operator() -> Any:
                     curves(
                         8,
                         "How long jobs wait and a look takes",
-                        "99 of 100 take at most so long. Good: below 0.1 s. Recoveries wait for this.",
+                        "99 of 100 take at most so long. Good: below 0.1 s. Recoveries wait for this. A decision about "
+                        "a failure lasts until the next round: where pods are replaced, their time is in it.",
                         [
                             Query(_slowest("queue_wait_seconds"), "wait"),
                             Query(_slowest("reconcile_seconds"), "look"),
