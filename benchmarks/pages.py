@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import framework_recovery, goodput_page, recovery_page, script_recovery
-from benchmarks.markdown import fill, machine, spread, table
+from benchmarks.markdown import fill, machine, spread, table, wrapped
 from benchmarks.outages import A_STEP
 from benchmarks.public_scripts import page as public_scripts
 from benchmarks.record import Case, load
@@ -285,9 +285,11 @@ def scrape() -> Iterator[str]:
     facts, cases = load("scrape")
     yield "## A scrape of the operator"
     yield ""
-    yield "Jobs of which one in ten runs (`python -m benchmarks.scrape`): series, size, and the CPU time to write the"
-    yield "text for the first time, and again when one job in ten has changed. In between, agents have their turn."
-    yield f"Medians. {machine(facts)}"
+    yield from wrapped(
+        "Jobs of which one in ten runs (`python -m benchmarks.scrape`): series, size, and the CPU time to write the "
+        "text for the first time, and again when one job in ten has changed. In between, agents have their turn. "
+        f"Medians. {machine(facts)} Before the run, other work kept {facts['busy_cores_before']:.1f} of its cores busy."
+    )
     yield ""
     by = {case.case: case for case in cases}
     rows = []

@@ -63,7 +63,7 @@ def load(name: str) -> tuple[dict[str, Any], list[Case]]:
     return body["machine"], [Case(**case) for case in body["cases"]]
 
 
-def write(name: str, cases: list[Case], **facts: str | int) -> Path:
+def write(name: str, cases: list[Case], **facts: str | float) -> Path:
     """Write `benchmarks/results/<name>.json`, with these facts beside the machine's, and return its path."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"

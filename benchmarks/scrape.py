@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from benchmarks import load
 from benchmarks.record import Case, write
 from trainmaster.contract.wire import Identity, RankReport, RankState, Report, Usage
 from trainmaster_operator.cluster.port import JOB
@@ -190,13 +191,14 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
+    before = load.look()
     cases = [case for jobs in given.jobs for case in measure(jobs, given.repetitions)]
     for jobs in given.jobs:
         cases += [measure_operator(jobs, given.repetitions, of_jobs=of_jobs) for of_jobs in (True, False)]
     for case in cases:
         print(f"{case.case:48} {case.median:14,.3f} {case.unit}".rstrip(), flush=True)
     if not given.no_write:
-        print(f"written to {write('scrape', cases)}")
+        print(f"written to {write('scrape', cases, busy_cores_before=round(before.busy, 2))}")
     slow = [case for case in cases if case.unit == "CPU s" and case.median > LIMIT_S]
     for case in slow:
         print(f"{case.case} took {case.median:.2f} s: more than {LIMIT_S:g} s", file=sys.stderr)

@@ -165,14 +165,15 @@ def operator() -> Any:
                         "Fleet.",
                         Query(signs.of_operators(IN)),
                         [
-                            Column("pod", "Operator", width=270),
-                            Column("sign", "What is wrong", width=370, patterns=signs.COLORS),
-                            Column("command", "Type this first", width=610),
-                            Column("runbook", "Runbook", width=130),
+                            Column("pod", "Operator", width=285),
+                            Column("sign", "What is wrong", width=360, patterns=signs.COLORS),
+                            Column("command", "Type this first", width=575),
+                            Column("runbook", "Runbook", width=145),
                         ],
                         span=24,
                         none="No sign that anything is wrong",
                         height=6,
+                        hide=("namespace",),
                     ),
                 ],
             ),
@@ -192,7 +193,8 @@ def operator() -> Any:
                     curves(
                         8,
                         "How long jobs wait and a look takes",
-                        "99 of 100 take at most so long. Good: below 0.1 s. Recoveries wait for this.",
+                        "99 of 100 take at most so long. Good: below 0.1 s. Recoveries wait for this. A decision about "
+                        "a failure lasts until the next round: where pods are replaced, their time is in it.",
                         [
                             Query(_slowest("queue_wait_seconds"), "wait"),
                             Query(_slowest("reconcile_seconds"), "look"),

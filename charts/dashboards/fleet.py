@@ -110,8 +110,8 @@ def fleet() -> Any:
                         4,
                         "Goodput",
                         "Share of the time since the jobs' first steps that went into new steps, in the time shown. "
-                        "Good: above 0.95. Below 0.9 the panel of lost time says what the rest goes to. Time in which "
-                        "a job is held, waits or hangs is not in it: it is never green.",
+                        "Good: above 0.95. Below 0.9 the panel of lost time says what the rest goes to. It is never "
+                        "green: time in which a job is held, waits or hangs is not in it, and slow steps are useful.",
                         Query(_goodput()),
                         unit="percentunit",
                         steps=GOODPUT,
@@ -146,10 +146,11 @@ def fleet() -> Any:
                         "seen here before its alert fires, which waits until it has lasted.",
                         Query(signs.of_jobs(IN)),
                         [
-                            *PLACE,
-                            Column("sign", "What is wrong", width=370, patterns=signs.COLORS),
-                            Column("command", "Type this first", width=600),
-                            Column("runbook", "Runbook", width=140),
+                            Column("namespace", "Namespace", width=150),
+                            Column("job", "Job", link=JOB_LINK, width=110),
+                            Column("sign", "What is wrong", width=376, patterns=signs.COLORS),
+                            Column("command", "Type this first", width=585),
+                            Column("runbook", "Runbook", width=145),
                         ],
                         span=24,
                         sort="+Namespace",

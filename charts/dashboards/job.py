@@ -97,7 +97,8 @@ def job() -> Any:
                         3,
                         "Goodput",
                         "Share of the time since the first step that went into new steps. Good: above 0.95. Below, see "
-                        "where the time goes. Time in which the job is held or hangs is not in it.",
+                        "where the time goes. Time in which the job is held or hangs is not in it, and slow steps are "
+                        "useful: see the throughput.",
                         Query(_of("goodput_ratio")),
                         unit="percentunit",
                         steps=GOODPUT,
@@ -147,7 +148,7 @@ def job() -> Any:
                         "The newest step that is saved on storage, as far as it is known last: there the job goes on "
                         "after all its pods are lost, or when it is submitted again. Good: close to the steps done.",
                         Query(_last("checkpoint_step", 'tier="storage"')),
-                        unit="short",
+                        unit="none",
                         none="No save is known",
                         decimals=0,
                     ),
@@ -282,6 +283,7 @@ def job() -> Any:
                             happened(f"trainmaster_job_restarts_total{{{IN}}}", "rung", f"{OF_JOB}, rung"), "{{rung}}"
                         ),
                         unit="short",
+                        decimals=0,
                         events=True,
                         stacked=True,
                         colors=RUNG_COLORS,
@@ -335,6 +337,7 @@ def job() -> Any:
                         "1.2. Above 1.5 all ranks wait for it: the runbook job-straggler says which rank and node.",
                         Query(_of("straggler_slowdown"), "slowdown"),
                         unit="none",
+                        colors={"slowdown": ORANGE},
                         decimals=2,
                         steps=((None, GREEN), (1.5, RED)),
                         none="No straggler is known",

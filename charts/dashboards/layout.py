@@ -54,9 +54,13 @@ def annotation(name: str, expr: str, title: str, text: str, color: str) -> dashb
 
 
 def took_over() -> dashboard.AnnotationQuery:
-    """A mark where an operator begins to lead: another one, or the same after a restart."""
-    epoch = "trainmaster_leader_epoch"
-    expr = f"max({epoch}) > max({before(epoch)})"
+    """A mark where an operator begins to lead: another one, or the same after a restart.
+
+    One that is back before its lease has ended goes on in the same epoch, maybe between two scrapes.
+    """
+    epoch, start = "trainmaster_leader_epoch", "process_start_time_seconds"
+    leads = "and on (instance) trainmaster_leader == 1"
+    expr = f"max({epoch}) > max({before(epoch)}) or max({start} {leads}) > max({before(start)} {leads})"
     return annotation("Operator began to lead", expr, "An operator began to lead", "the first, or another one", PINK)
 
 

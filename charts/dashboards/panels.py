@@ -99,6 +99,9 @@ Steps = Sequence[tuple[float | None, str]]
 
 AXIS_WIDTH = 72
 """In pixels: room for a number with its unit."""
+LEAST_AXIS = {"short": 1.0, "ops": 0.2, "reqps": 1.0}
+"""How far an axis reaches at least, by its unit: the axis of a curve at 0 would end at 100, and the numbers of an axis
+that ends at a hundredth have no room."""
 
 GOODPUT: Steps = ((None, RED), (0.8, ORANGE), (0.9, YELLOW), (0.95, BLUE))
 """Never green: time in which a job is held, waits or hangs is not in it."""
@@ -219,10 +222,11 @@ def curves(
         .targets(_targets(given, now=False))
         .unit(unit)
         .no_value(none)
-        .line_width(1)
+        # The line of a part without a height would be drawn around the part below it.
+        .line_width(0 if stacked and not events else 1)
         # One width for all, so that a time is at one place in panels above each other.
         .axis_width(AXIS_WIDTH)
-        .fill_opacity(40 if stacked else 8)
+        .fill_opacity(60 if stacked else 8)
         .show_points(looks.VisibilityMode.AUTO)
         .legend(legend)
         # A name has one colour in all panels, whatever else they show.
@@ -233,8 +237,9 @@ def curves(
     )
     if events:
         panel = panel.draw_style(looks.GraphDrawStyle.BARS).fill_opacity(80)
-    if unit == "short" or up_to is not None:
-        panel = panel.axis_soft_max(up_to or 1)  # where nothing happened the axis would end at 100
+    up_to = up_to or LEAST_AXIS.get(unit)
+    if up_to is not None:
+        panel = panel.axis_soft_max(up_to)
     if axis:
         panel = panel.axis_label(axis)
     if stacked:
@@ -320,14 +325,16 @@ def rows(
     none: str = NOTHING,
     sort: str = "",
     height: int = 8,
+    hide: Sequence[str] = (),
 ) -> table.Panel:
-    """A table: the rows of several queries are joined by the labels that they share. `sort`: a column's title."""
+    """A table: the rows of several queries are joined by the labels that they share. `sort`: a column's title. `hide`:
+    labels that are no columns."""
     given = [queries] if isinstance(queries, Query) else queries
     values = (
         ["Value"] if len(given) == 1 else [f"Value #{letter}" for letter, _ in zip("ABCDEFGH", given, strict=False)]
     )
     shown = {_field(column.label, len(given)): column for column in columns}
-    hidden = {name: True for name in ("Time", *values) if name not in shown}
+    hidden = {name: True for name in ("Time", *values, *hide) if name not in shown}
     organize = DataTransformerConfig(
         id_val="organize",
         options={

@@ -110,7 +110,7 @@ def recovery() -> Any:
                         6,
                         "Goodput",
                         "Share of the jobs' time since their first steps that went into new steps. Good: above 0.95. "
-                        "Time in which a job is held, waits or hangs is not in it.",
+                        "Time in which a job is held, waits or hangs is not in it, and slow steps are useful.",
                         Query(
                             f"{_grown('useful_seconds_total')} "
                             f"/ ({_grown('useful_seconds_total')} + {_grown('lost_seconds_total')})"
@@ -130,8 +130,8 @@ def recovery() -> Any:
                         7,
                         "Lost time by what it was lost to",
                         "Good: short bars. The longest one is what to work on first. hardware: nodes and devices. "
-                        "preemption: evictions. checkpoint: saving and loading. detection: until a failure is seen. "
-                        "queue: waiting for pods.",
+                        "preemption: evictions. checkpoint: saving and loading. straggler: replacing a slow rank. "
+                        "detection: until a failure is seen. queue: waiting for pods.",
                         Query(f"sort_desc({_grown('lost_seconds_total', by='category')} > 0)", "{{category}}"),
                         unit="s",
                         steps=((None, ORANGE),),
@@ -177,7 +177,7 @@ def recovery() -> Any:
                         [
                             Query(
                                 f"histogram_quantile({share}, sum by (le) "
-                                f'(rate(trainmaster_recovery_seconds_bucket{{phase="total"}}[{recent}])))',
+                                f'(rate(trainmaster_recovery_seconds_bucket{{phase="total"}}[{recent}]))) > 0',
                                 name,
                             )
                             for share, name in ((0.5, "half"), (0.95, "95 of 100"))

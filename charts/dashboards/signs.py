@@ -23,21 +23,22 @@ _CONDITIONS = (
 )
 _UNABLE = (
     ("ImageError", "Its image can't be pulled"),
-    ("ConfigError", "Something that its pods mount or read is missing"),
-    ("QuotaExceeded", "The quota of its namespace has no room for its pods"),
+    ("ConfigError", "Its pods miss something"),
+    ("QuotaExceeded", "Its quota has no room for its pods"),
     ("Refused", "The cluster refuses its pods"),
-    ("WebhookFailed", "An admission webhook does not let its pods in"),
-    ("NamespaceTerminating", "Its namespace is being deleted"),
+    ("WebhookFailed", "A webhook keeps its pods out"),
+    ("NamespaceTerminating", "Its namespace is deleted"),
 )
 """Reasons for which a job waits and that a person has to remove."""
 _LOGS = "kubectl logs deployment/trainmaster-operator -n"
 _STRAGGLER = "-o jsonpath='{.status.internal.straggler}'"
 _ALL_OPERATORS = 'namespace=~".*"'
 
-COLORS = {
-    "^(Failed|Held|No operator|Its image|Its loss|Its manifest|It runs, and makes no step|It fails again)": "red",
-    ".*": "orange",
-}
+_STANDS = (
+    *("Failed", "Held", "No operator", "It runs, and makes no step", "It fails again", "Its loss", "Its manifest"),
+    *(words for _, words in _UNABLE),
+)
+COLORS = {f"^({'|'.join(_STANDS)})": "red", ".*": "orange"}
 """Of signs, by regular expressions: red where a job or an operator does nothing of use, or soon will not."""
 
 
@@ -151,7 +152,7 @@ def _signs_of_operators(of: str) -> Iterator[str]:
         yield _about(_sign(expr, sign), "operator-down", "kubectl describe pod", "", name="pod")
     calls = f'trainmaster_api_calls_total{{{of}, code=~"0|403|5..", verb!="create"}}'
     failing = f"sum by (namespace, code) (increase({calls}[1h])) > 5"
-    told = _words(failing, "The API server refuses or fails the operator's calls, code", "code")
+    told = _words(failing, "The operator's calls fail, with code", "code")
     yield _of_operator(told, "operator-errors", _LOGS)
     errors = f'sum by (namespace) (increase(trainmaster_reconcile_total{{{of}, result="error"}}[1h])) > 0'
     told = _sign(errors, "The operator can't handle some job")

@@ -95,8 +95,7 @@ class Job:
                     for share, name in zip((0.2, 0.3, 0.2, 0.1, 0.15, 0.05), CLOCK, strict=True):
                         clock[name] += share * took
                 step += self.steps_per_s * STEP_S / slow
-                useful += STEP_S / slow
-                lost["straggler"] += STEP_S * (1 - 1 / slow)
+                useful += STEP_S  # slow steps are useful ones
                 fails = self.saves_fail_from_s is not None and now >= self.saves_fail_from_s
                 if now - saved_at >= self.save_every_s and not fails:
                     saved_at, saved = now, step
@@ -245,10 +244,11 @@ class Controller:
                     ("reconcile_seconds", {}),
                     ("recovery_decide_seconds", {}),
                     ("api_call_seconds", {"verb": "patch"}),
-                    ("recovery_seconds", {"phase": "total"}),
                 ):
                     for le, share in (("0.01", 0.7), ("0.1", 0.99), ("1", 1.0), ("60", 1.0), ("+Inf", 1.0)):
                         tell(f"{name}_bucket", now * share, le=le, **labels)
+                for le, share in (("60", 0.2), ("120", 0.4), ("300", 1.0), ("+Inf", 1.0)):
+                    tell("recovery_seconds_bucket", now * share, le=le, phase="total")
             yield now, made
 
 

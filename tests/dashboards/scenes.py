@@ -225,7 +225,7 @@ INCIDENTS: dict[str, Scene] = {
     ),
     "quota": _incident(
         Job("ranker", "search", workers=16, episodes=[_at(0, "Pending", "QuotaExceeded")]),
-        "The quota of its namespace has no room for its pods: QuotaExceeded",
+        "Its quota has no room for its pods: QuotaExceeded",
     ),
     "out-of-memory": _incident(
         Job(

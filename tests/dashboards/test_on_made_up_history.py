@@ -57,23 +57,34 @@ MADE_UP = {
     "trainmaster-operator 3": {"": 0.0},
     "trainmaster-operator 6": {"": 60 * 86400.0 - 6 * 3600.0},
     "trainmaster-operator 20": {"trainmaster-operator-6f4c-a": 0.08},
+    "trainmaster-fleet 8": {"": SCENE.hours * 3600.0},
     "trainmaster-fleet 9": {"Running": 4.0, "Pending": 1.0, "Failed": 1.0, "Succeeded": 1.0},
-    "trainmaster-fleet 10": {"straggler": (1 - 1 / 1.7) / 4},
+    "trainmaster-fleet 10": {"useful": 480 / 482, "checkpoint": 2 / 482},  # of four jobs two save, for a second
     "trainmaster-fleet 11": {"desired": WORKERS, "current": WORKERS, "ready": WORKERS, "spare": 4.0},
     "trainmaster-fleet 14": {"tokens": (0.3 + 1.2 / 1.7 + 2.5 + 1.2) * 65536 * (1 + WOBBLE / 4)},
+    "trainmaster-job 15": {"useful": 120 / 121, "checkpoint": 1 / 121},  # a save stops it for a second
+    "trainmaster-job 16": {"storage": 0.0, "memory": 20.0},
     "trainmaster-job 17": {"storage": 12.0 * (1 + WOBBLE), "memory": 0.4 * (1 + WOBBLE)},
     "trainmaster-job 20": {"cores": 3.4 * 32},
     "trainmaster-job 21": {"device": 61e9, "container": 38e9, "process": 31e9},
     "trainmaster-recovery 7": {"restart": 2 * 0.05 * 3600.0},
-    "trainmaster-recovery 9": {"straggler": 1 - 1 / 1.7},
-    "trainmaster-recovery 10": {"half": 0.01 * 0.5 / 0.7},
+    "trainmaster-recovery 9": {"checkpoint": 2 / 120},
+    "trainmaster-recovery 10": {"half": 150.0, "95 of 100": 285.0},
+    "trainmaster-recovery 15": {"raised": 0.0, "dropped": 0.0, "confirmed": 0.0},
+    "trainmaster-recovery 16": {"failed saves": 0.0},
+    "trainmaster-operator 7": {"trainmaster-operator-6f4c-a": 0.0, "trainmaster-operator-6f4c-b": 0.0},
     "trainmaster-operator 8": {"wait": 0.1, "look": 0.1, "decision about a failure": 0.1},
     "trainmaster-operator 9": {"ok": JOBS / 5, "conflict": JOBS / 5 * 0.02},
     "trainmaster-operator 10": {"trainmaster-operator-6f4c-a": 0.002, "trainmaster-operator-6f4c-b": 0.002},
+    "trainmaster-operator 11": {"200": JOBS / 10, "201": JOBS / 10 * 0.05, "409": JOBS / 10 * 0.01, "0": 0.0},
+    "trainmaster-operator 12": {"patch": 0.1},
     "trainmaster-operator 13": {"progress": JOBS / 10, "intent": JOBS / 10 * 0.05},
+    "trainmaster-operator 14": {"Pod": 0.0, "DistributedTrainingJob": 0.0},
     "trainmaster-operator 15": {"agents": 8.0 * JOBS, "pods": 8.0 * JOBS},
+    "trainmaster-operator 16": {"lost": 0.0},
     "trainmaster-operator 17": {"ok": 4.0 * JOBS},
     "trainmaster-operator 18": {"told": JOBS / 600},
+    "trainmaster-operator 19": {"trainmaster-operator-6f4c-a": 1.3e8 + 1e5 * JOBS + SCENE.hours * 3600 * 2e3},
     "trainmaster-operator 21": {"trainmaster-operator-6f4c-a": 1.0, "trainmaster-operator-6f4c-b": 0.0},
 }
 """Values of panels as they were made up: of those that no run on this machine fills, and of some others."""
@@ -132,6 +143,7 @@ def test_every_rule_is_evaluated_and_only_the_alerts_of_the_scene_hold(history: 
         "TrainmasterJobFailed",
         "TrainmasterJobPendingLong",
         "TrainmasterJobStragglerPersistent",
+        "TrainmasterRecoverySlow",
     }
     # Nothing records here, so a rule that asks for what another one records has no data.
     from_others = {a.where.split(": ")[1] for a in rules if a.rule and "record" in a.rule and "trainmaster:" in a.expr}

@@ -28,12 +28,14 @@ def told(folder: Path, uid: str, jobs: Sequence[Job], controller: Controller) ->
     return {(one.of("job") or one.of("pod"), one.of("sign"), one.of("command")) for one in found}
 
 
-def shown(folder: Path, uid: str, title: str, jobs: Sequence[Job], controller: Controller) -> list[Series]:
-    """The newest values of a panel of one query."""
+def shown(
+    folder: Path, uid: str, title: str, jobs: Sequence[Job], controller: Controller, **variables: str
+) -> list[Series]:
+    """The newest values of a panel of one query. `variables`: of the dashboard; default: everything."""
     (panel,) = [panel for panel in panels(dashboards()[uid]) if panel["title"] == title]
     (target,) = panel["targets"]
     write_blocks(openmetrics(scenes.END_S - LENGTH_S, LENGTH_S, jobs, controller), folder)
-    expr = Chosen(everything().variables, LENGTH_S, 4 * STEP_S, STEP_S).fill(target["expr"])
+    expr = Chosen(everything(**variables).variables, LENGTH_S, 4 * STEP_S, STEP_S).fill(target["expr"])
     with serving(folder, lookback_s=0.9 * STEP_S) as prometheus:
         return prometheus.at(expr, scenes.END_S)
 
@@ -58,6 +60,21 @@ def test_without_a_leader_the_dashboards_of_jobs_say_so_because_nobody_tells_of_
 ) -> None:
     scene = scenes.INCIDENTS["no-leader"]
     assert told(tmp_path, uid, scene.jobs, scene.controller) == set(scene.signs)
+
+
+def test_the_dashboard_of_a_job_says_what_is_wrong_with_that_job_alone(tmp_path: Path, run: str) -> None:
+    jobs = list({job.name: job for name in ("straggler", "image") for job in scenes.INCIDENTS[name].jobs}.values())
+    slow, waits = {"namespace": "vision", "job": "detector"}, {"namespace": "documents", "job": "ocr"}
+
+    def of_job(title: str, job: dict[str, str]) -> Series:
+        (found,) = shown(tmp_path / f"{title} {job['job']}", "trainmaster-job", title, jobs, Controller(), **job)
+        return found
+
+    assert of_job(TITLE, slow).of("sign") == "One rank is slow, and all others wait for it"
+    assert of_job(TITLE, waits).of("sign") == "Its image can't be pulled: ImageError"
+    assert of_job("Straggler", slow).value == pytest.approx(2.1, rel=0.03)  # made-up values wobble
+    reason = of_job("What it waits for", waits)
+    assert (reason.of("reason"), reason.value) == ("ImageError", LENGTH_S)
 
 
 def test_no_number_of_jobs_is_shown_while_nobody_leads(tmp_path: Path, run: str) -> None:
@@ -122,7 +139,7 @@ def test_an_operator_that_the_api_server_refuses_is_named_on_the_dashboard_of_th
     found = told(tmp_path, "trainmaster-fleet", scenes.calm(), refused)
     assert {(sign, command) for _, sign, command in found} == {
         (
-            "The API server refuses or fails the operator's calls, code: 0",
+            "The operator's calls fail, with code: 0",
             "kubectl logs deployment/trainmaster-operator -n trainmaster-system",
         )
     }

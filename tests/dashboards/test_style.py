@@ -205,6 +205,39 @@ def test_an_expression_is_right_by_its_grammar_and_asks_for_what_is_exported(ask
             assert matcher.name in EXPORTED[name] | SCRAPED, f"{name} has no label {matcher.name}"
 
 
+LETTER, PADDING, LEAST_COLUMN, WINDOW = 7.2, 12, 150, 1366
+"""Pixels of a letter in a table, of a cell beside its words, of a column without a width, and of the table in a window
+of 1420."""
+
+
+@pytest.mark.parametrize("uid", ["trainmaster-fleet", "trainmaster-job", "trainmaster-operator"])
+def test_signs_and_runbooks_fit_their_columns_and_the_columns_fit_the_page(uid: str) -> None:
+    (panel,) = [panel for panel in panels(DASHBOARDS[uid]) if panel["title"] == "What is wrong, and what to type first"]
+    widths = {
+        override["matcher"]["options"]: part["value"]
+        for override in panel["fieldConfig"]["overrides"]
+        for part in override["properties"]
+        if part["id"] == "custom.width"
+    }
+    columns = panel["transformations"][-1]["options"]["renameByName"].values()
+    page_px = sum(widths.get(column, LEAST_COLUMN) for column in columns)
+    assert page_px <= WINDOW
+    (expr,) = [target["expr"] for target in panel["targets"]]
+    words = [f"{words}: {reason}" for reason, words in signs._UNABLE if words in expr]
+    words += re.findall(r'"sign", "([^:"]+)"', expr)
+    assert max(map(len, words)) * LETTER + PADDING <= widths["What is wrong"]
+    runbooks = re.findall(r'"runbook", "([a-z-]+)"', expr)
+    assert max(map(len, runbooks)) * LETTER + PADDING <= widths.get("Runbook", LEAST_COLUMN)
+
+
+def test_an_older_chart_beside_a_newer_operator_asks_for_metrics_that_are_still_exported() -> None:
+    """The file has the metrics that the chart asks for, or has asked for since it has dashboards."""
+    ever = set(Path(__file__).with_name("asked_metrics.txt").read_text().split())
+    assert ever <= EXPORTED.keys(), "a metric that an older chart asks for is gone"
+    now = {name for asked in all_asked() for name in re.findall(r"\btrainmaster_\w+", asked.expr)}
+    assert now <= ever, "add what the chart asks for now to asked_metrics.txt, and remove nothing from it"
+
+
 @pytest.mark.parametrize("asked", [*of_panels()], ids=lambda asked: asked.where)
 def test_a_rate_looks_back_as_far_as_grafana_says_or_over_the_time_shown(asked: Asked) -> None:
     windows = re.findall(r"\[([^\]]*)\]", asked.expr)
@@ -301,6 +334,13 @@ def test_a_table_shows_labels_that_its_queries_keep(pair: tuple[str, dict[str, A
     }
     values = {"Value"} | {f"Value #{target['refId']}" for target in panel["targets"]}
     assert set(organize["indexByName"]) <= kept | values
+    outermost = {
+        label
+        for target in panel["targets"]
+        if (found := re.search(r"by \(([^)]*)\)", target["expr"]))
+        for label in re.split(r",\s*", found[1])
+    }
+    assert outermost <= organize["indexByName"].keys() | organize["excludeByName"].keys(), "a label has no column"
     titles = set(organize["renameByName"].values())
     for override in panel["fieldConfig"]["overrides"]:
         assert override["matcher"]["options"] in titles

@@ -37,8 +37,10 @@ def test_a_pods_replacement_shows_the_pods_end_its_successors_way_to_run_and_the
         world.agent(slot)
     world.settle()
     assert world.status.roundStore
+    to_the_round = {"decide": 1.0 + 0.5 + 4.0 + 0.25 + 3.0}  # from the verdict's arrival until the round is published
     for slot in world.slots:
-        world.obey(slot, step=10, resumed=10, clock={"fork": 0.01, "rendezvous": 0.5, "build": 1.0, "load": 2.0})
+        parts = {**to_the_round, "fork": 0.01, "rendezvous": 0.5, "build": 1.0, "load": 2.0}
+        world.obey(slot, step=10, resumed=10, clock=parts)
     world.now += 4.0
     for slot in world.slots:
         world.agent(slot, ranks=world.ranks(slot, step=11), clock={**world.agents[slot].clock, "first_step": 0.4})

@@ -96,6 +96,8 @@ def test_counters_begin_at_zero_with_every_label_that_is_known():
         'channel_requests_total{result="unauthorized"}',
         'reconcile_total{result="error"}',
         'hang_suspicions_total{result="raised"}',
+        'recovery_seconds_count{phase="total"}',
+        'recovery_seconds_count{phase="detect"}',
     ):
         assert f"trainmaster_{series} 0.0\n" in text
 

@@ -34,6 +34,8 @@ const page: Page = (window as any).PAGE;
 const theme = createTheme({ colors: { mode: 'dark' } });
 const COLUMN = 58;
 const ROW = 38;
+// In pixels: of the words at a tick of the axis of time, of which half is beyond the last tick.
+const TIME_WIDTH = 56;
 
 standardTransformersRegistry.setInit(() =>
   [standardTransformers.mergeTransformer, standardTransformers.organizeFieldsTransformer,
@@ -87,6 +89,7 @@ function Words({ children }: { children: ReactNode }) {
 
 function Marks({ builder }: { builder: UPlotConfigBuilder }) {
   React.useLayoutEffect(() => {
+    builder.setPadding([null, TIME_WIDTH / 2, null, null] as any);
     builder.addHook('draw', (u: any) => {
       for (const mark of page.marks) {
         for (const at of mark.times) {

@@ -92,7 +92,8 @@ async def out_of_memory(stage: Stage, incident: Incident) -> None:
 
 async def lost_node(stage: Stage, incident: Incident) -> None:
     for job in incident.ill:
-        await stage.submit(job, recovery={"agentLostSeconds": 20})
+        # Its new ranks keep the pace too, from a step that the first ones don't come to.
+        await stage.submit(job, *paced(60, range(2)), recovery={"agentLostSeconds": 20})
     for job in incident.ill:
         await stage.until_steps(job, 40)
     for job in incident.ill:

@@ -19,6 +19,7 @@ from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.timestamps import since
 from trainmaster_operator.planning.facts.view import View
 
+_OPERATORS = ("drain", "schedule", "start")
 _TO_THE_MEETING = ("drain", "fork", "imports", "rendezvous")
 _TO_THE_STEP = ("build", "load", "first_step")
 
@@ -74,8 +75,10 @@ def _measured(view: View, passed: float, clock: dict[str, float]) -> None:
     """Add what the agents have measured, once all of them have reported it. Each phase is added once, because the
     totals of a job add up what is new in a clock."""
     agents = view.in_round()
+    # It counts from a failure's arrival until the round is published, so what the operator waited for is in it.
     decided = max((agent.clock.get("decide", 0.0) for agent in agents), default=0.0)
-    _add(clock, {"decide": decided - clock.get("decide", 0.0)}, passed)
+    known = sum(clock.get(name, 0.0) for name in ("decide", *_OPERATORS))
+    _add(clock, {"decide": decided - known}, passed)
     if len(agents) < len(view.members):
         return
     if not _is_known(clock) and all(_has_met(agent) for agent in agents):

@@ -167,6 +167,8 @@ class Metrics:
         ):
             for result in results:
                 counter.labels(result)
+        for phase in ("total", *sorted(_PHASES), OTHER):
+            self.recovery_seconds.labels(phase)
         for cause in (*sorted(_CAUSES), OTHER):
             for rung in Rung:
                 self.restarts.labels(cause, rung.value)
