@@ -17,7 +17,7 @@ from trainmaster_operator.runtime import authenticators
 from trainmaster_operator.runtime.authenticators import Known, PodTokens
 from trainmaster_operator.runtime.cache.cache_records import owning_job, pod_entry
 from trainmaster_operator.runtime.cache.informer import Informer
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 KEY = b"k" * 32
 
