@@ -1,5 +1,5 @@
-"""Virtual time, for the simulation and for tests: a clock that stands still, and an event loop that moves it to the next
-timer."""
+"""Virtual time, for the simulation and for tests: a clock that stands still, and an event loop that moves it to its
+next timer."""
 
 from __future__ import annotations
 
