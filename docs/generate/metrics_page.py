@@ -13,10 +13,11 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.runtime.clock import VirtualClock
 from trainmaster_operator.runtime.observability.job_families import FAMILIES, MOST_RUNNING_SERIES, MOST_SERIES, Family
 from trainmaster_operator.runtime.observability.metrics_advice import ADVICE
-from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator import Operator
+from trainmaster_operator.runtime.operator_settings import Settings
+from trainmaster_operator.runtime.virtual_clock import VirtualClock
 
 _HEAD = f"""# Metrics of the operator
 

@@ -17,8 +17,8 @@ from simulation.virtual.virtual_storage import Checkpoint
 from simulation.virtual.virtual_world import DiesAt, Workload, World
 from trainmaster_operator.cluster.port import JOB, KINDS, POD, REVISION, SERVICE
 from trainmaster_operator.planning.facts.job_state import JobState
-from trainmaster_operator.runtime.clock import Deadlock, VirtualClock, run_virtual
 from trainmaster_operator.runtime.reconcile import Policies
+from trainmaster_operator.runtime.virtual_clock import Deadlock, VirtualClock, run_virtual
 
 LONGEST_S = 900.0
 """Every fault is over within two minutes, and the longest job without any takes half a minute. An operator that has

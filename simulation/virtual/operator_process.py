@@ -14,10 +14,11 @@ from trainmaster_operator.cluster.port import EVENT, LEASE, Object
 from trainmaster_operator.control.authentication import BEARER, Credential
 from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.runtime.clock import VirtualClock
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
-from trainmaster_operator.runtime.operator import Operator, Settings, default_policies
+from trainmaster_operator.runtime.operator import Operator, default_policies
+from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.reconcile import Policies
+from trainmaster_operator.runtime.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
     from simulation.virtual.virtual_world import World

@@ -23,8 +23,8 @@ from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Obje
 from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.status_mapping import read_status
-from trainmaster_operator.runtime.clock import VirtualClock
 from trainmaster_operator.runtime.reconcile import Policies
+from trainmaster_operator.runtime.virtual_clock import VirtualClock
 
 MOST_PODS = 4
 LOST_WORDS = 0.1  # the share of agents' datagrams

@@ -19,7 +19,7 @@ from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
 class Logs:

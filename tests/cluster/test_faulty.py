@@ -28,7 +28,7 @@ from trainmaster_operator.cluster.port import (
     WatchEvent,
 )
 from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
 def scripted(inner: Cluster, *script: Scripted) -> FaultyCluster:

@@ -15,8 +15,9 @@ from kubernetes.aio.config import incluster_config
 
 from tests.cluster.fake_api import as_json, fake_api
 from trainmaster_operator.cluster import kubernetes_credentials
+from trainmaster_operator.cluster.environment_proxy import environment_proxy
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
-from trainmaster_operator.cluster.kubernetes_credentials import NoCluster, environment_proxy, load
+from trainmaster_operator.cluster.kubernetes_credentials import NoCluster, load
 from trainmaster_operator.cluster.port import POD, Unavailable
 
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")

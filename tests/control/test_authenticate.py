@@ -12,12 +12,12 @@ from tests.control.world import Api, identity
 from trainmaster_operator.cluster.port import POD, Forbidden, Unavailable
 from trainmaster_operator.control.authentication import Credential
 from trainmaster_operator.control.fleet import Refused
-from trainmaster_operator.control.sessions import LIFETIME_S, Session, new_session, seal, unseal
+from trainmaster_operator.control.session_tokens import LIFETIME_S, Session, new_session, seal, unseal
 from trainmaster_operator.runtime import authenticators
 from trainmaster_operator.runtime.authenticators import Known, PodTokens
 from trainmaster_operator.runtime.cache.cache_records import owning_job, pod_entry
 from trainmaster_operator.runtime.cache.informer import Informer
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 KEY = b"k" * 32
 

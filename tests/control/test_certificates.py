@@ -13,8 +13,8 @@ from trainmaster_operator.control import certificates
 from trainmaster_operator.control.certificates import DAY_S, Pair, Secrets, advance, issue, new_authority
 from trainmaster_operator.control.renewable_tls import ServerTls
 from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.runtime.clock import VirtualClock
 from trainmaster_operator.runtime.tls_bootstrap import NAME, Authority
+from trainmaster_operator.runtime.virtual_clock import VirtualClock
 
 NOW = 1_800_000_000.0
 

@@ -24,7 +24,7 @@ from trainmaster_operator.control.agent_pacing import CROWD
 from trainmaster_operator.control.authentication import Admission, Credential
 from trainmaster_operator.control.fleet import Fleet, FleetSettings, Refused
 from trainmaster_operator.planning.facts.observation import SaveFailed
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 KEY = ("space", "job")
 ME = Identity("job-uid", "space", "job", "worker", 0, 0, "pod-uid")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, JoinRequest, Report, decode, encode
 from trainmaster_operator.control.authentication import Admission
-from trainmaster_operator.control.connections import ConnectionLimits
 from trainmaster_operator.control.fleet import Fleet, FleetSettings, Refused
+from trainmaster_operator.control.http_connections import ConnectionLimits
 from trainmaster_operator.control.http_server import ControlServer, Limits, listening_socket
 from trainmaster_operator.control.rate_limits import Allowance
 from trainmaster_operator.runtime.clock import RealClock

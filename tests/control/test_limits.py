@@ -10,7 +10,7 @@ import pytest
 
 from tests.control.world import Api, identity, replica
 from trainmaster.contract.wire import Directive, JoinRequest, Report, decode, encode
-from trainmaster_operator.control.connections import ConnectionLimits
+from trainmaster_operator.control.http_connections import ConnectionLimits
 from trainmaster_operator.control.http_server import ControlServer, Limits, listening_socket
 from trainmaster_operator.control.rate_limits import Allowance, Bucket, Buckets
 

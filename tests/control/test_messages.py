@@ -22,7 +22,7 @@ from trainmaster.contract.wire import (
 )
 from trainmaster_operator.control.authentication import Admission
 from trainmaster_operator.control.fleet import Fleet
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 CORPUS = sorted((Path(__file__).parent / "corpus").rglob("*.json"))
 OPEN = {"facts", "clock", "events", "mesh"}  # whose keys are anybody's

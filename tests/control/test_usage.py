@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.control.test_fleet import KEY, ME, Bench, rank, report
 from trainmaster.contract.wire import CheckpointRecord, Identity, Report, Usage, decode, encode
 from trainmaster_operator.control.job_usage_and_mfu import JobUsage, UsageSum
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
 def told(usage: Usage | None, **fields: object) -> Report:

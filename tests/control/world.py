@@ -26,7 +26,8 @@ from trainmaster_operator.planning.status_mapping import read_status, write_stat
 from trainmaster_operator.runtime.authenticators import AUDIENCE, PodTokens
 from trainmaster_operator.runtime.clock import Clock, RealClock
 from trainmaster_operator.runtime.leader.lease import NotLeading
-from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator import Operator
+from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.reconcile import Policies
 from trainmaster_operator.runtime.tls_bootstrap import Authority
 

@@ -21,7 +21,7 @@ from tests.dashboards.test_on_made_up_history import MADE_UP
 from tests.dashboards.world import LIMIT_S, SCRAPE_S, Records, World, listen, running, scraped
 from tests.e2e.harness import elastic, script_job, small_demo_job
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
-from trainmaster_operator.planning.lifecycle import job_totals
+from trainmaster_operator.planning.lifecycle import metric_categories
 
 # One parameter for all: the tests run on the worker that has the jobs' run, and each loops over its panels itself.
 pytestmark = [pytest.mark.processes, pytest.mark.together, pytest.mark.parametrize("run", ["real"])]
@@ -198,7 +198,7 @@ def failures(records: Records, *jobs: str) -> dict[str, float]:
         if status.phase in (JobPhase.FAILED, JobPhase.HELD) and status.lastFailure is not None:
             causes.append(status.lastFailure.cause)
         for cause in causes:
-            word = job_totals.FAILURES.get(cause, job_totals.OTHER)
+            word = metric_categories.FAILURES.get(cause, metric_categories.OTHER)
             found[word] = found.get(word, 0) + 1
     return found
 
@@ -207,8 +207,8 @@ def clock(status: JobState) -> dict[str, float]:
     found: dict[str, float] = {}
     for recovery in status.recoveries:
         for phase, seconds in recovery.clock.items():
-            if phase in job_totals.PHASES:
-                word = job_totals.PHASES[phase]
+            if phase in metric_categories.PHASES:
+                word = metric_categories.PHASES[phase]
                 found[word] = found.get(word, 0) + seconds
     return found
 

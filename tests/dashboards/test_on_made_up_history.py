@@ -13,7 +13,7 @@ from tests.dashboards.exported import labels_by_series
 from tests.dashboards.history import CATEGORIES, CAUSES, CLOCK, RUNGS, STEP_S
 from tests.dashboards.prometheus import Prometheus, serving, write_blocks
 from trainmaster_operator.planning.facts.job_state import Rung
-from trainmaster_operator.planning.lifecycle import job_totals
+from trainmaster_operator.planning.lifecycle import metric_categories
 
 pytestmark = [pytest.mark.processes, pytest.mark.together, pytest.mark.parametrize("run", ["made-up"])]
 
@@ -160,7 +160,7 @@ def test_made_up_series_have_the_names_labels_and_words_of_real_ones(run: str) -
         name, _, labels = head.partition("{")
         words = {pair.partition("=")[0] for pair in labels.split('",') if pair}
         assert words <= known[name] | TARGET, head
-    assert CATEGORIES == job_totals.LOSS_WORDS
-    assert CLOCK == job_totals.PHASE_WORDS
-    assert set(CAUSES) == set(job_totals.FAILURE_WORDS)
+    assert CATEGORIES == metric_categories.LOSS_WORDS
+    assert CLOCK == metric_categories.PHASE_WORDS
+    assert set(CAUSES) == set(metric_categories.FAILURE_WORDS)
     assert set(RUNGS) == {rung.value for rung in Rung}

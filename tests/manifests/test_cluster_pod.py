@@ -9,7 +9,7 @@ import pytest
 from tests.manifests.pods import build_pod
 from tests.manifests.test_golden import CLUSTER, EVERYTHING, OPENSHIFT, SMALLEST, TRAINING, job, script
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
-from trainmaster_operator.manifests.volumes import claim_problem
+from trainmaster_operator.manifests.claim_access_modes import claim_problem
 
 STORAGE = {"directory": "/checkpoints"}
 SIDE = {"initContainers": [{"name": "fetch", "image": "example/fetch:1"}]}

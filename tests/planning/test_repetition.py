@@ -10,7 +10,8 @@ from tests.planning.world import World, job_spec, opened, recovered, running, sc
 from trainmaster.contract.wire import Cause, RankState, Recurrence
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.job_state import JobPhase
-from trainmaster_operator.planning.failure.repeated_failure import OTHERS_WAIT_S, UNSEEN_S
+from trainmaster_operator.planning.failure.repeated_failure import UNSEEN_S
+from trainmaster_operator.planning.failure.unstartable_program import OTHERS_WAIT_S
 
 USAGE = "ended with exit code 2: train.py: error: the following arguments are required: --data"
 TYPO = "NameError: name 'modle' is not defined"

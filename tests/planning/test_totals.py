@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.planning.facts.change import RECOVERIES
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState, Recovery, Rung, Totals
-from trainmaster_operator.planning.lifecycle import job_totals
+from trainmaster_operator.planning.lifecycle import job_totals, metric_categories
+from trainmaster_operator.planning.lifecycle.recovery_clock import RECOVERIES
 
 
 def recovery(number: int = 2, cause: str = "Crash", **fields: object) -> Recovery:
@@ -155,24 +155,26 @@ def test_no_category_falls_when_agents_tell_the_clock_of_a_recovery_late() -> No
     ):
         states.append(state(states[-1], seconds, clock, lost))
     told_losses = [job_totals.losses(status) for status in states]
-    for category in job_totals.LOSS_WORDS:
+    for category in metric_categories.LOSS_WORDS:
         values = [found[category] for found in told_losses]
         assert values == sorted(values), category
-    assert told_losses[3] == {**dict.fromkeys(job_totals.LOSS_WORDS, 0.0), "restart": 0.5}
-    settled = {**dict.fromkeys(job_totals.LOSS_WORDS, 0.0), "detection": 3.0, "checkpoint": 1.0, "restart": 3.0}
+    assert told_losses[3] == {**dict.fromkeys(metric_categories.LOSS_WORDS, 0.0), "restart": 0.5}
+    settled = {**dict.fromkeys(metric_categories.LOSS_WORDS, 0.0), "detection": 3.0, "checkpoint": 1.0, "restart": 3.0}
     assert told_losses[4] == told_losses[5] == settled
 
 
 @pytest.mark.parametrize("cause", [*Cause, "Resized"])
 def test_every_cause_has_a_category_of_losses(cause: str) -> None:
     name = cause.value if isinstance(cause, Cause) else cause
-    assert job_totals.LOSSES[name] in job_totals.LOSS_WORDS
-    assert job_totals.FAILURES.get(name, "Other") in job_totals.FAILURE_WORDS
+    assert metric_categories.LOSSES[name] in metric_categories.LOSS_WORDS
+    assert metric_categories.FAILURES.get(name, "Other") in metric_categories.FAILURE_WORDS
 
 
 def test_the_words_of_metrics_are_few() -> None:
-    assert len(job_totals.FAILURE_WORDS) <= 11
-    assert job_totals.grouped({"decide": 1.0, "detect": 2.0}, job_totals.PHASES, job_totals.PHASE_WORDS) == {
+    assert len(metric_categories.FAILURE_WORDS) <= 11
+    assert metric_categories.grouped(
+        {"decide": 1.0, "detect": 2.0}, metric_categories.PHASES, metric_categories.PHASE_WORDS
+    ) == {
         "detect": 3.0,
         **dict.fromkeys(("schedule", "start", "rendezvous", "load", "first_step"), 0.0),
     }

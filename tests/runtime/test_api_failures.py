@@ -20,10 +20,11 @@ from trainmaster_operator.cluster.port import CONFIG_MAP, EVENT, JOB, POD, REVIS
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.runtime import lasting_api_failures
 from trainmaster_operator.runtime.cache.informer import JobKey
-from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.job_pass import refused_pod_retries
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
-from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator import Operator
+from trainmaster_operator.runtime.operator_settings import Settings
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 LASTS_S = 20.0
 HEALED_S = 40.0  # of a 403 or 422 the operator hears at its next try, half a minute later at most

@@ -13,10 +13,11 @@ from trainmaster_operator.cluster.port import JOB, POD
 from trainmaster_operator.manifests.node_affinity import HOSTNAME
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.planning.facts.node_suspicion import Mark
-from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
 from trainmaster_operator.runtime.node_taints import TAINT
-from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator import Operator
+from trainmaster_operator.runtime.operator_settings import Settings
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 PLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
 

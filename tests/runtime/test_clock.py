@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from trainmaster_operator.runtime.clock import Deadlock, VirtualClock, run_virtual
+from trainmaster_operator.runtime.virtual_clock import Deadlock, VirtualClock, run_virtual
 
 
 def test_timers_of_one_moment_run_in_the_order_in_which_they_were_set():

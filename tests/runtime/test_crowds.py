@@ -8,7 +8,7 @@ from trainmaster.contract.wire import Identity, JoinRequest
 from trainmaster_operator.cluster.port import EVENT, JOB, POD, SERVICE, Forbidden
 from trainmaster_operator.planning.facts.observation import Decision, PodToCreate
 from trainmaster_operator.runtime.cache.informer import JobKey
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 MANY = 64
 

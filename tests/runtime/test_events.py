@@ -9,9 +9,9 @@ from tests.runtime.refusing import REFUSALS, Refusing
 from trainmaster_operator.cluster.port import EVENT, JOB
 from trainmaster_operator.planning.facts.observation import EventType, PlannedEvent
 from trainmaster_operator.runtime.cache.cache_records import job_record
-from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.observability import events
 from trainmaster_operator.runtime.observability.events import EventWriter
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
 class Counts(dict):

@@ -7,7 +7,7 @@ from tests.runtime.fakes import chance, cluster, job
 from trainmaster_operator.cluster.port import JOB, Unavailable
 from trainmaster_operator.runtime.cache.cache_records import job_key
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 KEY = JobKey("space", "job")
 

@@ -11,10 +11,11 @@ import aiohttp
 from tests.runtime.fakes import chance, cluster, job
 from trainmaster_operator.cluster.port import JOB
 from trainmaster_operator.planning.facts.observation import Decision
-from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.observability import health
 from trainmaster_operator.runtime.observability.health import HealthServer
-from trainmaster_operator.runtime.operator import STUCK_S, Operator, Settings, default_policies
+from trainmaster_operator.runtime.operator import STUCK_S, Operator, default_policies
+from trainmaster_operator.runtime.operator_settings import Settings
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
 def test_the_probes_answer_with_sentences():

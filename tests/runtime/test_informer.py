@@ -10,7 +10,7 @@ from tests.runtime.refusing import REFUSALS
 from trainmaster_operator.cluster.port import JOB, POD
 from trainmaster_operator.runtime.cache.cache_records import owning_job
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from trainmaster_operator.planning.facts.observation import Decision, PodToCreat
 from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import read_status, write_status
 from trainmaster_operator.runtime.cache.informer import JobKey
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
 def two_pods(spec, status, observed, now):

@@ -25,7 +25,7 @@ from trainmaster_operator.planning.facts.job_state import (
     WorkersStatus,
 )
 from trainmaster_operator.planning.facts.timestamps import rfc3339
-from trainmaster_operator.planning.lifecycle.job_totals import FAILURE_WORDS, LOSS_WORDS, PHASE_WORDS
+from trainmaster_operator.planning.lifecycle.metric_categories import FAILURE_WORDS, LOSS_WORDS, PHASE_WORDS
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
 from trainmaster_operator.runtime.observability import job_metrics

@@ -9,8 +9,8 @@ from simulation.virtual.faulty_cluster import FaultyCluster
 from tests.runtime.fakes import chance, cluster, pod
 from trainmaster_operator.cluster.port import LEASE, POD, Forbidden
 from trainmaster_operator.local import local_operator
-from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.leader.lease import ADDRESS, Elector, LeaseSettings, NotLeading
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
 def elector(inner, identity, **options):

@@ -22,11 +22,12 @@ from trainmaster_operator.planning.facts.observation import Decision, Observatio
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.runtime import node_health as module
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
-from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
 from trainmaster_operator.runtime.node_health import KEY, NAME, Ledger
-from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator import Operator
+from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.reconcile import Policies
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 NOW = 1_700_000_000.0
 

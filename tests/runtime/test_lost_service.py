@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.runtime.test_refusals import operating
 from trainmaster_operator.cluster.port import EVENT, JOB, POD, SERVICE, NotFound
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 BRIEFLY_S = 0.5
 

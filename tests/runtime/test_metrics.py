@@ -30,10 +30,11 @@ from trainmaster_operator.planning.facts.job_state import (
 from trainmaster_operator.planning.facts.observation import Decision
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.informer import JobKey
-from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
 from trainmaster_operator.runtime.observability.operator_metrics import SETTLED_S, Metrics
-from trainmaster_operator.runtime.operator import Operator, Settings, default_policies
+from trainmaster_operator.runtime.operator import Operator, default_policies
+from trainmaster_operator.runtime.operator_settings import Settings
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 KEY = JobKey("space", "job")
 ROOT = Path(__file__).parents[2]

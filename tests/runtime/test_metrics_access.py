@@ -9,7 +9,6 @@ import pytest
 
 from trainmaster_operator.cluster.port import Scraper, Unavailable
 from trainmaster_operator.control.fleet import Refused
-from trainmaster_operator.runtime.clock import VirtualClock, run_virtual
 from trainmaster_operator.runtime.observability.metrics_access import (
     AWAY_S,
     HOLDS_S,
@@ -17,6 +16,7 @@ from trainmaster_operator.runtime.observability.metrics_access import (
     UNKNOWN_REVIEWS,
     MetricsAccess,
 )
+from trainmaster_operator.runtime.virtual_clock import VirtualClock, run_virtual
 
 GOOD = Scraper("system:serviceaccount:monitoring:prometheus", True)
 OTHER = Scraper("system:serviceaccount:default:default", False)

@@ -15,7 +15,7 @@ from trainmaster_operator.cluster.port import EVENT, JOB, POD, REVISION, Invalid
 from trainmaster_operator.control.fleet import Refused
 from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.planning import plan
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 OLD_SPELLING = {
     "training": {"data": {"path": "/data"}, "steps": 10, "batch": {"global": 2}, "checkpoint": {"every": 5}}

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from trainmaster_operator.runtime.clock import Deadlock, VirtualClock, run_virtual
+from trainmaster_operator.runtime.virtual_clock import Deadlock, VirtualClock, run_virtual
 from trainmaster_operator.runtime.work_queue import ShutDown, WorkQueue
 
 

@@ -23,10 +23,11 @@ from trainmaster_operator.planning.facts.observation import (
     PodToCreate,
     PodToDelete,
 )
-from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
-from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator import Operator
+from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.reconcile import Policies
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
 def nothing(spec, status, observed, now):

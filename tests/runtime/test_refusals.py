@@ -16,9 +16,10 @@ from trainmaster_operator.cluster.port import CLAIM, CONFIG_MAP, EVENT, JOB, POD
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.status_mapping import write_status
-from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
-from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator import Operator
+from trainmaster_operator.runtime.operator_settings import Settings
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
 @asynccontextmanager

@@ -16,10 +16,11 @@ from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.facts.observation import Decision, PodToCreate
 from trainmaster_operator.planning.lifecycle.revision import begun
-from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
-from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator import Operator
+from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.reconcile import Policies
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 SETTINGS = Settings("http://o", "me", lease=LeaseSettings(takeover=True))
 OURS = ("create ControllerRevision", "get ControllerRevision", "delete ControllerRevision")

@@ -5,9 +5,10 @@ import asyncio
 from tests.runtime.fakes import chance, cluster, job
 from trainmaster_operator.cluster.port import EVENT, JOB, LEASE, NotFound
 from trainmaster_operator.planning.facts.observation import Decision, EventType, PlannedEvent
-from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
-from trainmaster_operator.runtime.operator import PASSES_END_WITHIN_S, Operator, Settings, default_policies
+from trainmaster_operator.runtime.operator import PASSES_END_WITHIN_S, Operator, default_policies
+from trainmaster_operator.runtime.operator_settings import Settings
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
 def settle(spec, status, observed, now):

@@ -11,8 +11,8 @@ import pytest
 from tests.runtime.test_refusals import operating, pods, scheduled
 from trainmaster_operator.cluster.port import EVENT, POD, Unavailable
 from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.job_pass.pod_event_diagnosis import LONGEST_WAIT_S
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 _numbers = itertools.count(1)
 PULL = 'Failed to pull image "registry.invalid/x:1": no such host'

@@ -9,7 +9,7 @@ from tests.runtime.test_reconcile import operating
 from trainmaster_operator.cluster.port import EVENT, JOB, POD, Forbidden, NotFound
 from trainmaster_operator.manifests.object_names import RESOURCES
 from trainmaster_operator.planning.facts.observation import Decision, PodToCreate
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
 def two_pods(spec, status, observed, now):

@@ -9,7 +9,7 @@ import pytest
 from simulation.virtual.virtual_world import Workload, World
 from trainmaster_operator.cluster.port import JOB, POD
 from trainmaster_operator.planning.status_mapping import read_status
-from trainmaster_operator.runtime.clock import VirtualClock, run_virtual
+from trainmaster_operator.runtime.virtual_clock import VirtualClock, run_virtual
 
 
 @pytest.mark.parametrize("script", [False, True], ids=["trained", "script"])

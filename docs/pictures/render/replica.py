@@ -31,7 +31,8 @@ from trainmaster_operator.local.store_client import SocketCluster
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
-from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator import Operator
+from trainmaster_operator.runtime.operator_settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address, ip_network
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from kubernetes.aio import client, config
 from kubernetes.aio.config import ConfigException, incluster_config
 from yaml import YAMLError
+
+from trainmaster_operator.cluster.environment_proxy import environment_proxy
 
 # Seconds for which the credentials of a kubeconfig are used before they are read again; the client does the same for
 # those of a pod.
@@ -52,30 +51,6 @@ def in_a_pod() -> bool:
     return bool(os.environ.get(incluster_config.SERVICE_HOST_ENV_NAME)) and os.path.exists(
         incluster_config.SERVICE_TOKEN_FILENAME
     )
-
-
-def environment_proxy(host: str) -> str | None:
-    """Return the proxy that the environment names for this URL, or None. NO_PROXY may contain address ranges, as in
-    Go: the service range is often given in this way, and urllib ignores ranges."""
-    parts = urlsplit(host)
-    name = parts.hostname
-    if not name or proxy_bypass(name) or _in_ranges(name, getproxies().get("no", "")):
-        return None
-    return getproxies().get(parts.scheme)
-
-
-def _in_ranges(name: str, ranges: str) -> bool:
-    try:
-        address = ip_address(name)
-    except ValueError:
-        return False
-    for text in ranges.split(","):
-        try:
-            if "/" in text and address in ip_network(text.strip(), strict=False):
-                return True
-        except ValueError:
-            continue  # The entry is no range.
-    return False
 
 
 def _refreshing(loader: Any) -> Callable[[client.Configuration], Awaitable[None]]:

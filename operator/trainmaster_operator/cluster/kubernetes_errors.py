@@ -24,6 +24,9 @@ SHOWN_BYTES = 300  # Number of bytes that are shown of a body that is no Status.
 NO_ANSWER = "NoAnswer"
 TIMEOUT = "Timeout"
 
+FULL_QUOTA = "exceeded quota"
+"""What the API server says in a Forbidden that a ResourceQuota has caused."""
+
 _BY_REASON: dict[str, type[ApiError]] = {
     "AlreadyExists": AlreadyExists,
     "BadRequest": Invalid,

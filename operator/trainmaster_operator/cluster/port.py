@@ -117,10 +117,6 @@ class Invalid(ApiError):
     reason = "Invalid"
 
 
-FULL_QUOTA = "exceeded quota"
-"""What the API server says in a Forbidden that a ResourceQuota has caused."""
-
-
 class Forbidden(ApiError):
     """Refused by quota, LimitRange, pod security or RBAC."""
 

@@ -13,6 +13,7 @@ PATIENCE = 4.0
 PATIENCE_FOR_PROGRESS = 16.0
 """In a crowd, small news wait for PATIENCE times the duration of a pass, and progress alone for this many times, so
 that passes leave time to serve agents."""
+RECENT_S = 30.0  # An agent that was heard within this time will be heard again, so it counts as one of the crowd.
 REPORTS_PER_S = 400  # Regular reports of all agents together; urgent reports are additional.
 POLLS_PER_S = 200  # Polls of all agents together that end without news.
 MOST_HOLD_S = 20.0  # Agents wait for twice as long.

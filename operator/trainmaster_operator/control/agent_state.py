@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any
 
 from trainmaster.contract.wire import (
-    CheckpointRecord,
     Identity,
     JoinRequest,
     Report,
@@ -17,7 +16,7 @@ from trainmaster.contract.wire import (
     UploadReport,
     Verdict,
 )
-from trainmaster_operator.planning.facts.observation import AgentRecord, CheckpointSeen, SaveFailed
+from trainmaster_operator.planning.facts.observation import AgentRecord
 
 # Seconds for which an agent whose poll has ended still counts as joined, because it is about to poll again.
 JOINED_FOR_S = 3.0
@@ -171,27 +170,6 @@ class SlotState:
 def _shared(software: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """Return one object for all pods with the same software, because each pass compares thousands of them."""
     return dict(software)
-
-
-def newest_checkpoint(known: CheckpointSeen | None, inventory: list[CheckpointRecord]) -> CheckpointSeen | None:
-    """Return the newest checkpoint. One of a newer round always wins, because what an older round wrote later may be
-    unusable."""
-    for record in inventory:
-        if not record.error and (known is None or (record.round, record.step) > (known.round, known.step)):
-            known = CheckpointSeen(record.step, record.round, record.tier)
-    return known
-
-
-def newest_failure(known: SaveFailed | None, inventory: list[CheckpointRecord]) -> SaveFailed | None:
-    """Return the newest checkpoint that failed, with the message of the first rank whose own part failed."""
-    for record in inventory:
-        if (
-            record.error
-            and not record.cascade
-            and (known is None or (record.round, record.step) > (known.round, known.step))
-        ):
-            known = SaveFailed(record.step, record.round, record.error)
-    return known
 
 
 def _news(report: Report) -> Hashable:

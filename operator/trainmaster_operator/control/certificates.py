@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from trainmaster_operator.control.sessions import KEY_BYTES
+from trainmaster_operator.control.session_tokens import KEY_BYTES
 
 DAY_S = 86400.0
 AUTHORITY_S = 730 * DAY_S

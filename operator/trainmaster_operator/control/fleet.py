@@ -14,15 +14,16 @@ from typing import Any, Protocol
 from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, altered
 from trainmaster_operator.control.agent_pacing import (
     CROWD,
+    RECENT_S,
     is_urgent,
     news_delay_s,
     poll_hold_s,
     progress_delay_s,
     report_interval_s,
 )
-from trainmaster_operator.control.agent_state import SlotState, newest_checkpoint, newest_failure
+from trainmaster_operator.control.agent_state import SlotState
 from trainmaster_operator.control.authentication import Admission, Authenticate, Claim, Credential
-from trainmaster_operator.control.job_agents import JobFleet, incarnation_of
+from trainmaster_operator.control.job_agents import JobFleet, incarnation_of, newest_checkpoint, newest_failure
 from trainmaster_operator.control.job_usage_and_mfu import JobUsage
 from trainmaster_operator.planning.facts.observation import AgentRecord, CheckpointSeen, SaveFailed
 
@@ -32,7 +33,6 @@ COUNT_EVERY_S = 1.0
 # Seconds for which the last answer to a pod that no longer exists is remembered; longer than the planner waits for the
 # end of a pod.
 ANSWERS_KEPT_S = 600.0
-RECENT_S = 30.0  # An agent that was heard within this time will be heard again.
 EVENT_CHARACTERS = 1024
 MAX_EPOCH = 2**30  # A Lease counts its transitions in 32 bits, so a higher number is an error.
 

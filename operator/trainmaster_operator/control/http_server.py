@@ -32,9 +32,9 @@ from trainmaster.contract.wire import (
     encode,
 )
 from trainmaster_operator.control.authentication import Credential
-from trainmaster_operator.control.connections import BACKLOG, Connection, ConnectionLimits, Listener
 from trainmaster_operator.control.fleet import Fleet, Refused
-from trainmaster_operator.control.rate_limits import Allowance, Buckets
+from trainmaster_operator.control.http_connections import BACKLOG, Connection, ConnectionLimits, Listener
+from trainmaster_operator.control.rate_limits import REQUESTS_OF_A_POD, Allowance, Buckets
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,7 @@ class Limits:
 
     body_bytes: int = 1024 * 1024  # A report of 256 ranks with a verdict is below 150 KB.
     body_s: float = 20.0
-    # An agent sends a few requests a second.
-    pod_requests: Allowance = field(default_factory=lambda: Allowance(rate=50, burst=200))
+    pod_requests: Allowance = REQUESTS_OF_A_POD
     # An agent has two. Connections that a broken network left behind count until they are noticed.
     pod_connections: int = 8
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)

@@ -1,4 +1,5 @@
-"""The agents of one job as the fleet knows them: their slots, polls, directives, news and usage."""
+"""The agents of one job as the fleet knows them: their slots, polls, directives, news and usage, and the newest
+checkpoint that they report."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.contract.wire import Directive
+from trainmaster.contract.wire import CheckpointRecord, Directive
 from trainmaster_operator.control.agent_state import SlotState
 from trainmaster_operator.control.job_usage_and_mfu import UsageSum
 from trainmaster_operator.planning.facts.observation import CheckpointSeen, SaveFailed
@@ -50,3 +51,24 @@ class JobFleet:
 def incarnation_of(job: JobFleet, slot: int) -> int:
     """Return the current incarnation of a slot; -1 if there is no such slot any more."""
     return job.incarnations[slot] if 0 <= slot < len(job.incarnations) else -1
+
+
+def newest_checkpoint(known: CheckpointSeen | None, inventory: list[CheckpointRecord]) -> CheckpointSeen | None:
+    """Return the newest checkpoint. One of a newer round always wins, because what an older round wrote later may be
+    unusable."""
+    for record in inventory:
+        if not record.error and (known is None or (record.round, record.step) > (known.round, known.step)):
+            known = CheckpointSeen(record.step, record.round, record.tier)
+    return known
+
+
+def newest_failure(known: SaveFailed | None, inventory: list[CheckpointRecord]) -> SaveFailed | None:
+    """Return the newest checkpoint that failed, with the message of the first rank whose own part failed."""
+    for record in inventory:
+        if (
+            record.error
+            and not record.cascade
+            and (known is None or (record.round, record.step) > (known.round, known.step))
+        ):
+            known = SaveFailed(record.step, record.round, record.error)
+    return known

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 
 from trainmaster.contract.wire import Directive, altered
-from trainmaster_operator.control.sessions import KEY_BYTES
+from trainmaster_operator.control.session_tokens import KEY_BYTES
 
 KEY_VARIABLE = "TRAINMASTER_PEER_KEY"
 """The environment variable with the key in hex, for the operators of a local run: it stays the same when the

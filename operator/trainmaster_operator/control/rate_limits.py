@@ -17,6 +17,9 @@ class Allowance:
     burst: float  # Maximum number of requests at once after a pause.
 
 
+REQUESTS_OF_A_POD = Allowance(rate=50, burst=200)  # Its agent sends a few requests a second.
+
+
 class Bucket:
     """A token bucket; it starts full."""
 

@@ -25,7 +25,8 @@ from trainmaster_operator.local import process_tree
 from trainmaster_operator.local.store_client import SocketCluster
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
-from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator import Operator
+from trainmaster_operator.runtime.operator_settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from trainmaster_operator.cluster.port import (
     Object,
     WatchEvent,
 )
-from trainmaster_operator.local import object_validation
+from trainmaster_operator.local import object_validation, pod_deletion
 from trainmaster_operator.local.object_table import Key, ObjectTable, key_of, known_kind
 from trainmaster_operator.local.watch_history import Cursor, Entry, History
 
@@ -205,7 +205,7 @@ class MemoryStore:
         meta = obj["metadata"]
         if uid is not None and uid != meta["uid"]:
             raise Conflict(f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}")
-        grace = objects.grace_s(obj, grace_s) if kind == POD else 0
+        grace = pod_deletion.grace_s(obj, grace_s) if kind == POD else 0
         if not meta.get("deletionTimestamp"):
             self._end(kind, obj, self.now() + grace, grace)
         elif grace < meta["deletionGracePeriodSeconds"] and (kind != POD or grace_s is not None):
@@ -233,7 +233,7 @@ class MemoryStore:
     def evict(self, namespace: str, name: str) -> None:
         """Mark the Pod as disrupted and delete it, as the eviction API does. There are no disruption budgets here."""
         pod = self.find(POD, namespace, name)
-        if marked := objects.disrupted(pod, self.now()):
+        if marked := pod_deletion.disrupted(pod, self.now()):
             self._put(POD, MODIFIED, marked, pod)
         self.delete(POD, namespace, name, uid=pod["metadata"]["uid"])
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework
-from trainmaster_operator.manifests import resources, security, volumes
+from trainmaster_operator.manifests import security, volumes
 from trainmaster_operator.manifests.keyed_lists import Object, joined
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 
 OWN_AGENT = ["python3", "-m", "trainmaster.agent"]
 BROUGHT_AGENT = ["python3", volumes.AGENT_PATH]
 TERMINATION_LOG = "/dev/termination-log"
+
+INIT_CONTAINER = {"cpu": "100m", "memory": "64Mi"}
+"""Requests and limits of the init container that copies the agent. They are equal, so that a pod of class Guaranteed
+keeps its class and quotas that require numbers are satisfied. The init container runs before the others, so it adds
+nothing to their share."""
 
 
 def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefaults) -> Object:
@@ -77,7 +82,7 @@ def _bringer(defaults: PodDefaults) -> Object:
         "name": mounted.volume["name"],
         "image": defaults.agent_image,
         "command": ["cp", "-r", f"{volumes.AGENT_PATH}/.", "/target/"],
-        "resources": {"requests": dict(resources.INIT_CONTAINER), "limits": dict(resources.INIT_CONTAINER)},
+        "resources": {"requests": dict(INIT_CONTAINER), "limits": dict(INIT_CONTAINER)},
         "securityContext": security.strictest(defaults.security),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": mounted.volume["name"], "mountPath": "/target"}],

@@ -17,7 +17,7 @@ from typing import Any
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework, JobSpec
-from trainmaster_operator.manifests import node_affinity, object_names, resources
+from trainmaster_operator.manifests import node_affinity, object_names, resources, security
 from trainmaster_operator.manifests.cluster_pod import in_a_cluster
 from trainmaster_operator.manifests.object_names import pod_name
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
@@ -61,7 +61,7 @@ def render_pod(job: DistributedTrainingJob, role: str, defaults: PodDefaults) ->
     containers = spec.get("containers") or [{}]
     main = _container(containers[0], _variables(job, role, defaults), defaults)
     spec = {
-        "automountServiceAccountToken": False,
+        **security.NO_API_TOKEN,
         "enableServiceLinks": False,
         **spec,
         "restartPolicy": "Never",

@@ -1,4 +1,4 @@
-"""CPU and memory of containers: the amounts that our own get, and those of a template as numbers to compare."""
+"""CPU and memory of the containers of a template, as numbers to compare."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ from typing import NamedTuple
 
 from trainmaster_operator.api.quantities import bytes_of, millis_of
 from trainmaster_operator.manifests.keyed_lists import Object
-
-INIT_CONTAINER = {"cpu": "100m", "memory": "64Mi"}
-"""Requests and limits of the init container that copies the agent. They are equal, so that a pod of class Guaranteed
-keeps its class and quotas that require numbers are satisfied. The init container runs before the others, so it adds
-nothing to their share."""
 
 
 class Amount(NamedTuple):

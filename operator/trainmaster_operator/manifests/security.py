@@ -1,6 +1,6 @@
-"""The security context of containers. Our own images get the strictest profile that Kubernetes has ("restricted").
-Images of users get what `docker run` would give them and nothing that could break one, unless the installation requires
-the restricted profile for them too.
+"""The security context of containers, and that they get no token for the Kubernetes API. Our own images get the
+strictest profile that Kubernetes has ("restricted"). Images of users get what `docker run` would give them and nothing
+that could break one, unless the installation requires the restricted profile for them too.
 
 What a template says, for the pod or for the container, is not changed.
 """
@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmaster_operator.manifests.keyed_lists import Object
+
+NO_API_TOKEN: Object = {"automountServiceAccountToken": False}
+"""A part of every pod's spec, unless the template says otherwise: ranks ask the Kubernetes API for nothing."""
 
 USER = 65532
 """The user of our images. Other "nonroot" images have the same."""

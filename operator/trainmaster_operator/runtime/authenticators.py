@@ -17,7 +17,7 @@ from trainmaster_operator.cluster.port import POD, ApiError, Cluster, Forbidden,
 from trainmaster_operator.control.authentication import BEARER, SESSION, Admission, Claim, Credential
 from trainmaster_operator.control.fleet import Refused
 from trainmaster_operator.control.rate_limits import Allowance, Bucket, Buckets
-from trainmaster_operator.control.sessions import new_session, seal, unseal
+from trainmaster_operator.control.session_tokens import new_session, seal, unseal
 from trainmaster_operator.runtime.cache.cache_records import PodEntry, owning_job
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock

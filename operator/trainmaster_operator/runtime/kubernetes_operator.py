@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from urllib.parse import urlsplit
@@ -39,13 +40,14 @@ from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.concurrency import until_one_ends
 from trainmaster_operator.runtime.kopf_wiring import login_with, watch_jobs
 from trainmaster_operator.runtime.leader.election_thread import Election
-from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
+from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading, lasting
 from trainmaster_operator.runtime.observability.health import HealthServer
 from trainmaster_operator.runtime.observability.metrics_access import MetricsAccess
 from trainmaster_operator.runtime.observability.metrics_server import MetricsServer
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
-from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator import Operator
 from trainmaster_operator.runtime.operator_options import parser
+from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.tls_bootstrap import Authority
 
 log = logging.getLogger(__name__)
@@ -226,12 +228,9 @@ def _leader(election: Election) -> str | None:
 
 
 def _lease(options: argparse.Namespace) -> LeaseSettings:
-    seconds = options.lease_seconds
-    return LeaseSettings(
+    return replace(
+        lasting(options.lease_seconds),
         namespace=options.namespace_of_operator,
-        duration_s=seconds,
-        renew_deadline_s=seconds * 2 / 3,
-        retry_s=seconds * 2 / 15,
         watch=True,
         address=_address(options),
         pod_uid=options.pod_uid,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from trainmaster_operator.cluster.port import CONFIG_MAP, ApiError, Cluster, NotFound
-from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S, SHARE, Mark, Suspicion
+from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S, Mark, Suspicion
 from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.placement import avoided_nodes
@@ -47,11 +47,10 @@ class Ledger:
         namespace: str,
         node_names: Callable[[], Iterable[str]],
         half_life_s: float = HALF_LIFE_S,
-        share: float = SHARE,
     ) -> None:
         self._cluster, self._clock, self._leader, self._namespace = cluster, clock, leader, namespace
         self._node_names = node_names
-        self._half_life_s, self._share = half_life_s, share
+        self._half_life_s = half_life_s
         self._marks: dict[str, list[Mark]] = {}
         self._learned: dict[JobKey, str] = {}  # The last failure of each job that was learned.
         self._changed = asyncio.Event()
@@ -116,7 +115,7 @@ class Ledger:
         kept = {node: [m for m in marks if not self._forgotten(m)] for node, marks in self._marks.items()}
         self._marks = {node: marks for node, marks in kept.items() if marks}
         # A copy, because observations are values.
-        self._known = Suspicion(dict(self._marks), count, self._half_life_s, self._share)
+        self._known = Suspicion(dict(self._marks), count, self._half_life_s)
 
     async def _load(self) -> None:
         while True:

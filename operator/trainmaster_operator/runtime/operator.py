@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cluster.nodes_port import Nodes
@@ -19,7 +18,7 @@ from trainmaster_operator.cluster.port import (
 )
 from trainmaster_operator.control.agent_pacing import CROWD
 from trainmaster_operator.control.authentication import Admission, Claim, Credential
-from trainmaster_operator.control.fleet import Fleet, FleetSettings, Key, Refused
+from trainmaster_operator.control.fleet import Fleet, Key, Refused
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.planning.lifecycle import checkpoint_conditions
 from trainmaster_operator.runtime.authenticators import Authenticator, Known, TokenHashes
@@ -39,13 +38,14 @@ from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBu
 from trainmaster_operator.runtime.lasting_api_failures import (
     ApiFailures,
 )
-from trainmaster_operator.runtime.leader.lease import Elector, Leadership, LeaseSettings
+from trainmaster_operator.runtime.leader.lease import Elector, Leadership
 from trainmaster_operator.runtime.node_health import Ledger
 from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
-from trainmaster_operator.runtime.observability.job_metrics import FINISHED_S, JobMetrics
+from trainmaster_operator.runtime.observability.job_metrics import JobMetrics
 from trainmaster_operator.runtime.observability.operator_gauges import LoopLag, observe
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
+from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.pass_retries import PassRetries
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
 from trainmaster_operator.runtime.work_queue import WorkQueue
@@ -55,34 +55,6 @@ log = logging.getLogger(__name__)
 PASSES_END_WITHIN_S = 2.0  # Seconds for which passes may continue when the operator is asked to stop.
 STUCK_S = 120.0  # Bookmarks come every minute.
 PASS_S_PER_POD = 200e-6
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of the operator. Times are in seconds."""
-
-    operator_url: str
-    identity: str
-    extra_env: dict[str, str] = field(default_factory=dict)  # Environment variables for every pod.
-    # Everything that pods get. None: only the two fields above, for processes on one machine.
-    pods: PodDefaults | None = None
-    ca_bundle: Callable[[], str] | None = None  # PEM certificates by which agents recognise the operator. None: no TLS.
-    # The key from which the secrets between agents are derived. None: no secrets.
-    peer_key: Callable[[], bytes] | None = None
-    judge_nodes: bool = False  # New pods avoid nodes that failed jobs recently.
-    taint_nodes: bool = False  # Such nodes are tainted, if the operator is given `nodes`.
-    list_nodes: bool = False  # Jobs that wait for places notice new nodes, if the operator is given `nodes`.
-    namespace: str | None = None  # None: all namespaces.
-    workers: int = 8
-    resync_s: float = 600.0
-    # Seconds between lists of `jobs`, which a watch of somebody else feeds. None: the cache watches itself.
-    relist_jobs_s: float | None = None
-    job_metrics: bool = True  # Export metrics of single jobs.
-    finished_metrics_s: float = FINISHED_S  # Seconds after its end for which a job has metrics.
-    progress_interval_s: float = 0.5
-    progress_rate: float = 20.0
-    lease: LeaseSettings = field(default_factory=LeaseSettings)
-    fleet: FleetSettings = field(default_factory=FleetSettings)
 
 
 def default_policies() -> Policies:

@@ -45,7 +45,7 @@ from trainmaster_operator.runtime.job_pass.error_conditions import ErrorConditio
 from trainmaster_operator.runtime.job_pass.in_place_resize import Vertical
 from trainmaster_operator.runtime.job_pass.job_observer import JobObserver
 from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
-from trainmaster_operator.runtime.job_pass.job_service import JobService
+from trainmaster_operator.runtime.job_pass.pod_dns_names import JobService
 from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
 from trainmaster_operator.runtime.job_pass.refused_pod_retries import Refusals
 from trainmaster_operator.runtime.job_pass.revisions import Revisions

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 Path = tuple[str | int, ...]
 
@@ -25,6 +28,11 @@ def dotted(path: Path) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
+
+
+def in_one_line(error: ValidationError) -> str:
+    """Return the errors of a manifest that passed the schema of the API server and is invalid all the same."""
+    return "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors())
 
 
 def placed(words: str) -> tuple[Path, str]:

@@ -15,8 +15,8 @@ from trainmaster_operator.api.validation import pod_fields
 from trainmaster_operator.cli.cluster_connection import Target, not_installed, one_line
 from trainmaster_operator.cli.job_files.job_document import Document, refuse
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cluster.kubernetes_errors import FULL_QUOTA
 from trainmaster_operator.cluster.port import (
-    FULL_QUOTA,
     JOB,
     POD,
     AlreadyExists,

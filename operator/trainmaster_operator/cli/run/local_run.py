@@ -43,7 +43,7 @@ from trainmaster_operator.cli.run.surviving_processes import Survivors
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster.port import DELETED, JOB, Object
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
-from trainmaster_operator.control.sessions import KEY_BYTES
+from trainmaster_operator.control.session_tokens import KEY_BYTES
 from trainmaster_operator.local import process_tree
 from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.local.memory_store import MemoryStore

@@ -9,9 +9,6 @@ from trainmaster_operator.planning.facts.job_state import Condition
 from trainmaster_operator.planning.facts.observation import EventType, JobState, PlannedEvent
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 
-RECOVERIES = 10
-"""Number of recoveries that the status keeps."""
-
 
 @dataclass(frozen=True)
 class Change:

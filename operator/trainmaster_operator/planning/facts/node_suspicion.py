@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 HALF_LIFE_S = 6 * 3600.0
-# Largest share of the known nodes that is avoided; if two nodes or more are known, at least one node may be avoided.
-SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -27,4 +25,3 @@ class Suspicion:
     marks: Mapping[str, Sequence[Mark]] = field(default_factory=dict)
     nodes: int = 0
     half_life_s: float = HALF_LIFE_S
-    share: float = SHARE

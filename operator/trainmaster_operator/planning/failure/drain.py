@@ -7,7 +7,7 @@ from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, Rung
 from trainmaster_operator.planning.facts.view import ENDED, View
-from trainmaster_operator.planning.lifecycle import checkpoint_conditions
+from trainmaster_operator.planning.lifecycle import stop_messages
 
 
 def leaving(view: View) -> tuple[int, ...]:
@@ -36,7 +36,7 @@ def saved(view: View) -> Fault | None:
     pod = view.pods[slots[0]] if slots else None
     return Fault(
         cause=Cause.PREEMPTED,
-        message=checkpoint_conditions.stopped_words(view) + (f", because {_why(view, slots[0])}" if slots else ""),
+        message=stop_messages.stopped_words(view) + (f", because {_why(view, slots[0])}" if slots else ""),
         slots=slots or view.members[:1],
         floor=Rung.POD if slots else Rung.IN_PLACE,
         free=bool(slots),

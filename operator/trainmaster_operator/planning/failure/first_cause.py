@@ -10,7 +10,13 @@ from trainmaster_operator.planning.facts.fault import FATAL, Fault, of_verdict
 from trainmaster_operator.planning.facts.job_state import Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.failure import drain, early_leaver, final_failure, pod_differences, repeated_failure
+from trainmaster_operator.planning.failure import (
+    drain,
+    early_leaver,
+    final_failure,
+    pod_differences,
+    unstartable_program,
+)
 from trainmaster_operator.planning.liveness import ended_pods, hang, silent_agents, straggler
 
 CASCADE_WAIT_S = 1.0
@@ -30,7 +36,7 @@ def find_first_cause(view: View) -> Fault | None:
         assert agent.verdict is not None
         if _is_fatal(view, agent.verdict):
             return of_verdict(view, agent, agent.verdict, fatal=True, floor=Rung.IN_PLACE)
-    hopeless = repeated_failure.on_every_rank(view, verdicts)
+    hopeless = unstartable_program.on_every_rank(view, verdicts)
     if hopeless is not None and hopeless.verdict is not None:
         fault = of_verdict(view, hopeless, hopeless.verdict, fatal=True, floor=Rung.IN_PLACE)
         return replace(fault, hopeless=final_failure.EVERY_RANK)
@@ -41,7 +47,7 @@ def find_first_cause(view: View) -> Fault | None:
         return found
     if not causes and (silent := silent_agents.lost(view)) is not None:
         return silent  # This silence is the peer that the other ranks lost.
-    if repeated_failure.waits_for_others(view, verdicts):
+    if unstartable_program.waits_for_others(view, verdicts):
         return None
     lost = [] if causes else _cascade(view, verdicts)
     if lost and (left := early_leaver.behind(view, lost[0])) is not None:
@@ -65,7 +71,7 @@ def cascade_due_s(view: View) -> float | None:
     """Return the seconds until verdicts of ranks that only lost a peer start to count; None if no verdict waits."""
     ages = [a.verdict_age_s for a in _verdicts(view)]
     waits = [CASCADE_WAIT_S - age for age in ages]
-    if (wait := repeated_failure.due_s(view, _verdicts(view))) is not None:
+    if (wait := unstartable_program.due_s(view, _verdicts(view))) is not None:
         waits.append(wait)
     waits += [view.lost_after_s - min(age, view.observed.leading_s) for age in ages]
     return min((wait for wait in waits if wait > 0), default=None)

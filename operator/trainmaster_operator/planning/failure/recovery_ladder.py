@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.recovery_rules import RuleAction
-from trainmaster_operator.planning.facts.change import RECOVERIES, Change, changed, warning
+from trainmaster_operator.planning.facts.change import Change, changed, warning
 from trainmaster_operator.planning.facts.fault import NOT_THE_JOBS, Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery, Restarts, Rung, Spent
 from trainmaster_operator.planning.facts.timestamps import rfc3339
@@ -28,6 +28,7 @@ from trainmaster_operator.planning.failure import (
 )
 from trainmaster_operator.planning.failure.final_failure import fail
 from trainmaster_operator.planning.lifecycle import elastic_resize, recovery_clock
+from trainmaster_operator.planning.lifecycle.recovery_clock import RECOVERIES
 from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import open_round
 

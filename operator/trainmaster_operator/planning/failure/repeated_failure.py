@@ -11,41 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmaster.contract.wire import RankState, Recurrence
+from trainmaster.contract.wire import Recurrence
 from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import Recovery, Rung
-from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.timestamps import seconds_of, since
 from trainmaster_operator.planning.facts.view import View, stepped_to
-from trainmaster_operator.planning.failure.message_comparison import raised_at, way_of, without_what_varies
-
-OTHERS_WAIT_S = 5.0
-"""Seconds for which the verdict of a program that certainly cannot start on one rank waits for the other ranks,
-which import for seconds and at different speeds."""
+from trainmaster_operator.planning.failure.message_comparison import raised_at, without_what_varies
 
 UNSEEN_S = 600.0
 """If no step of the job is known, perhaps because its steps cannot be counted: seconds after its start for which a
 round counts as one without a step."""
-
-
-def on_every_rank(view: View, verdicts: Sequence[AgentRecord]) -> AgentRecord | None:
-    """Return the first of `verdicts` if no restart can help: every rank of the round has ended in the same way
-    without a step, because its program cannot be loaded or refuses its arguments. `verdicts`: the earliest first."""
-    if not _alike(view, verdicts) or len(verdicts) < len(view.members):
-        return None
-    ended = all(r.state is RankState.EXITED and r.exit_code != 0 for a in verdicts for r in a.ranks)
-    return verdicts[0] if ended else None
-
-
-def waits_for_others(view: View, verdicts: Sequence[AgentRecord]) -> bool:
-    """Return whether other ranks may soon fail in the same way, so that waiting for them can save a useless restart."""
-    return _alike(view, verdicts) and verdicts[0].verdict_age_s < OTHERS_WAIT_S
-
-
-def due_s(view: View, verdicts: Sequence[AgentRecord]) -> float | None:
-    """Return the seconds until that wait ends; None if there is no wait."""
-    return OTHERS_WAIT_S - verdicts[0].verdict_age_s if waits_for_others(view, verdicts) else None
 
 
 def is_repeated(view: View, fault: Fault) -> bool:
@@ -112,7 +88,7 @@ def _two_without_a_step(view: View) -> bool:
     """Return whether neither this round nor the previous one completed a step. The recovery between them is open
     then, and so is the one before it, if there is any."""
     status, recoveries = view.status, view.status.recoveries
-    if not recoveries or recoveries[-1].totalSeconds is not None or not _is_early(view):
+    if not recoveries or recoveries[-1].totalSeconds is not None or not is_early(view):
         return False
     earlier = recoveries[-2] if len(recoveries) > 1 else None
     if status.progress.highestStep:
@@ -121,16 +97,9 @@ def _two_without_a_step(view: View) -> bool:
     return since(began, seconds_of(recoveries[-1].startedAt)) < UNSEEN_S
 
 
-def _is_early(view: View) -> bool:
+def is_early(view: View) -> bool:
     """Return whether no step of this round is known and its ranks can hardly have completed steps that cannot be
     counted."""
     stepped = any(stepped_to(view, agent, rank) > 0 for agent in view.in_round() for rank in agent.ranks)
     known = view.status.progress.highestStep > 0
     return not stepped and (known or since(view.status.roundOpenedAt, view.now) < UNSEEN_S)
-
-
-def _alike(view: View, verdicts: Sequence[AgentRecord]) -> bool:
-    """Return whether all verdicts report, with the same message, a program that cannot start."""
-    said = [agent.verdict for agent in verdicts if agent.verdict is not None]
-    certain = bool(said) and all(verdict.recurs is Recurrence.CERTAIN for verdict in said)
-    return certain and len({way_of(verdict) for verdict in said}) == 1 and _is_early(view)

@@ -1,4 +1,4 @@
-"""Conditions that say whether checkpoints reach storage, and the messages about ranks that save and stop."""
+"""Conditions that say whether checkpoints reach storage."""
 
 from __future__ import annotations
 
@@ -57,48 +57,16 @@ def update(view: View, status: JobState) -> JobState:
     return status
 
 
-def stop_words(view: View, step: int) -> str:
-    """Return what ranks will do that are asked to stop after a step. The step may be higher than the job's last
-    step."""
-    step = min(step, view.status.progress.totalSteps or step)
-    saves = "stop" if view.spec.checkpoint.folder is None else "save and stop"
-    if view.scripted:
-        where = f"after step {step} at the earliest" if view.highest_step() else "after their next steps"
-        return f"ranks that use run.steps() {saves} {where}, others get SIGTERM"
-    lost = "; nothing is saved, since the job has no spec.checkpoint" if view.spec.checkpoint.folder is None else ""
-    last = step == view.status.progress.totalSteps
-    return f"all ranks {saves} after step {step}{'' if last else ' at the earliest'}{lost}{_lost_with_pods(view)}"
-
-
-def stopped_words(view: View) -> str:
-    """Return what ranks did that have stopped because they were asked to."""
-    last = view.status.progress.totalSteps or view.status.stopAt
-    step = "" if view.status.stopAt is None or last is None else f" step {min(view.status.stopAt, last)}"
-    if not any(agent.nothing_saved for agent in view.in_round()):
-        return f"every rank saved{step} and stopped{_lost_with_pods(view)}"
-    if view.scripted:
-        return "every rank stopped; only the script knows what it saved"
-    return f"every rank stopped{step and ' after' + step}, and nothing was saved: the job has no spec.checkpoint"
-
-
 def _unprotected(view: View) -> tuple[str, str]:
     """Return (reason, what to do) for a job whose checkpoints are lost with its pods; ("", "") for any other job."""
     if view.spec.checkpoint.folder is None:
         return ("", "") if view.scripted else ("NoStorage", NO_STORAGE)
-    if _saves_into_pods(view):
+    if saves_into_pods(view):
         return "InPods", IN_PODS.format(folder=view.spec.checkpoint.directory)
     return "", ""
 
 
-def _lost_with_pods(view: View) -> str:
-    return (
-        "; the saved state is lost together with the pods: see the condition Unprotected"
-        if _saves_into_pods(view)
-        else ""
-    )
-
-
-def _saves_into_pods(view: View) -> bool:
+def saves_into_pods(view: View) -> bool:
     """Return whether checkpoint.directory is in the file system of each container, or on a volume that is deleted
     with its pod."""
     checkpoint, container = view.spec.checkpoint, view.spec.container()

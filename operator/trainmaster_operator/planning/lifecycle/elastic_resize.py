@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from trainmaster_operator.api.compact_lists import pack_counts
 from trainmaster_operator.planning.facts.change import (
-    RECOVERIES,
     Change,
     changed,
     condition,
@@ -23,6 +22,7 @@ from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Re
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.lifecycle import recovery_clock
+from trainmaster_operator.planning.lifecycle.recovery_clock import RECOVERIES
 from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import allowed_sizes, open_round
 
@@ -219,8 +219,5 @@ def _why_not(view: View, size: int) -> tuple[str, str]:
     if size > wish:
         return "Resizing", f"the job trains with {counted(size, 'pod')} and is to have {wish}"
     if asked != wish:
-        above = next((n for n in allowed_sizes.legal(view.spec) if n > asked), None)
-        larger = f", or {above}" if above is not None else ""
-        words = f"the parallelism and the batch do not allow {counted(asked, 'pod')}; they allow {wish}{larger}"
-        return "RoundedDown", words
+        return "RoundedDown", allowed_sizes.explain_rounding(view.spec)
     return "", ""

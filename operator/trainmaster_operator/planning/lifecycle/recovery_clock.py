@@ -19,6 +19,9 @@ from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.timestamps import since
 from trainmaster_operator.planning.facts.view import View
 
+RECOVERIES = 10
+"""Number of recoveries that the status keeps, each with its clock."""
+
 _OPERATORS = ("drain", "schedule", "start")
 _TO_THE_MEETING = ("drain", "fork", "imports", "rendezvous")
 _TO_THE_STEP = ("build", "load", "first_step")

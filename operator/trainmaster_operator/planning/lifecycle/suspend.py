@@ -12,7 +12,7 @@ from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery
 from trainmaster_operator.planning.facts.observation import PodToDelete
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.lifecycle import checkpoint_conditions, revision
+from trainmaster_operator.planning.lifecycle import revision, stop_messages
 from trainmaster_operator.planning.lifecycle.recovery_clock import wall_s
 from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import allowed_sizes, open_round
@@ -31,7 +31,7 @@ def suspend_when_saved(view: View) -> Change | None:
     if not view.round_is_open:
         return stopped(view, "there was nothing to save")
     if view.all_saved:
-        return stopped(view, checkpoint_conditions.stopped_words(view))
+        return stopped(view, stop_messages.stopped_words(view))
     return None
 
 

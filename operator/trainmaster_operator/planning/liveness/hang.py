@@ -19,11 +19,12 @@ from trainmaster_operator.planning.facts.change import Change, changed, normal, 
 from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.fault import TRACEBACK, Fault
 from trainmaster_operator.planning.facts.frozen_record import dataclass
-from trainmaster_operator.planning.facts.job_state import JobState, Rung, Suspicion
+from trainmaster_operator.planning.facts.job_state import JobState, Suspicion
 from trainmaster_operator.planning.facts.observation import AgentRecord, JobSpec, PlannedEvent, PodRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import BEFORE_STEPS, View, stepped_to
 from trainmaster_operator.planning.liveness.hang_thresholds import SHORTEST_S, limits
+from trainmaster_operator.planning.liveness.late_round_start import find_late_agent, measure_round_age_s
 from trainmaster_operator.planning.liveness.rank_stack import innermost, waits
 
 WATCHED = (*BEFORE_STEPS, "STEP", "SAVE", "EVAL")
@@ -70,7 +71,7 @@ def hang(view: View) -> Fault | None:
     silences, over = _look(view)
     if over and _confirmed(view, over):
         return _fault(view, silences, over)
-    return _never_started(view, spec.limitSeconds)
+    return find_late_agent(view, spec.limitSeconds)
 
 
 def suspect(view: View) -> Change | None:
@@ -108,7 +109,7 @@ def hang_due_s(view: View) -> float | None:
         return None
     silences = _silences(view)
     due = [max(view.interval_s, s.limit_s - s.rank.silent_s - s.agent.silent_s) for s in silences]
-    late = spec.limitSeconds - _measure_round_age_s(view)
+    late = spec.limitSeconds - measure_round_age_s(view)
     if late > 0 and len(view.in_round()) < len(view.members):
         due.append(late)
     return min(due, default=None)
@@ -306,33 +307,3 @@ def _waiting(silences: list[Silence], first: Silence) -> str:
     furthest = max((s for s in silences if s.place > first.place), key=lambda s: s.place).rank
     where = f", in collective {furthest.collective}" if furthest.collective else ""
     return f"; {len(ahead)} of {len(silences)} ranks wait for it (at step {furthest.step}{where})"
-
-
-def _measure_round_age_s(view: View) -> float:
-    """Return for how many seconds agents can have known of the round.
-
-    The leader that opened it may have died before it sent any directive, so the time before this leader does not count.
-    """
-    return min(since(view.status.roundOpenedAt, view.now), view.observed.leading_s)
-
-
-def _never_started(view: View, limit: float) -> Fault | None:
-    waited = _measure_round_age_s(view)
-    if waited < limit:
-        return None
-    for slot in view.members:
-        agent = view.agents[slot]
-        if agent is not None and agent.round < view.status.round and agent.silent_s < view.lost_after_s:
-            pod = view.pods[slot]
-            return Fault(
-                cause=Cause.HANG,
-                message=f"the agent of slot {slot} has not started round {view.status.round} after {waited:.1f} s",
-                slots=(slot,),
-                floor=Rung.POD,
-                pod=pod.name if pod else "",
-                node=pod.node if pod else "",
-                step=view.highest_step(),
-                age_s=waited,
-                clock={"detect": waited, "decide": 0.0},
-            )
-    return None

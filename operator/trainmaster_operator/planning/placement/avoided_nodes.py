@@ -22,6 +22,9 @@ from trainmaster_operator.planning.placement.node_score import EXCLUDED_FROM, MO
 from trainmaster_operator.planning.placement.pod_slots import raised
 from trainmaster_operator.planning.placement.stale_pods import ignored
 
+SHARE = 0.2
+"""Largest share of the known nodes that is avoided; if two nodes or more are known, at least one may be avoided."""
+
 PATIENCE_S = 600.0
 """Seconds for which pods must find no place before they may use tainted nodes; during this time there must also be
 no sign that an autoscaler adds others."""
@@ -89,7 +92,7 @@ def _silent(status: JobState, observed: Observation) -> list[str]:
 
 
 def _most(known: Suspicion) -> int:
-    return 0 if known.nodes < 2 else min(MOST, max(1, int(known.share * known.nodes)))
+    return 0 if known.nodes < 2 else min(MOST, max(1, int(SHARE * known.nodes)))
 
 
 def relax_avoidance(view: View) -> Change | None:

@@ -61,6 +61,14 @@ def wished(spec: JobSpec) -> int:
     return largest(legal(spec), replicas) or replicas if spec.elastic else replicas
 
 
+def explain_rounding(spec: JobSpec) -> str:
+    """Return what people read if workers.replicas is no legal size."""
+    asked = spec.workers.replicas
+    above = next((n for n in legal(spec) if n > asked), None)
+    larger = f", or {above}" if above is not None else ""
+    return f"the parallelism and the batch do not allow {counted(asked, 'pod')}; they allow {wished(spec)}{larger}"
+
+
 @once
 def wanted(view: View) -> int:
     """Return the size that this job is to have. Without a place for checkpoints a running job of framework

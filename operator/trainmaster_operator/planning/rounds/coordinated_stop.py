@@ -12,7 +12,7 @@ from trainmaster_operator.planning.facts.change import Change, changed, normal
 from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.failure import drain
-from trainmaster_operator.planning.lifecycle import checkpoint_conditions, elastic_resize, suspend
+from trainmaster_operator.planning.lifecycle import elastic_resize, stop_messages, suspend
 
 MARGIN_S = 0.5
 """Seconds until a new stop_at is in the memory of every rank, in addition to the age of the reports from which it is
@@ -33,10 +33,10 @@ def advance(view: View) -> Change | None:
         return None if status.stopBound else _called_off(view)
     if status.stopAt is None:
         stop_at = _highest(view) + margin(view)
-        event = normal(reason, checkpoint_conditions.stop_words(view, stop_at))
+        event = normal(reason, stop_messages.stop_words(view, stop_at))
         return changed(status, event, phase=phase, stopAt=stop_at, stopBound=False)
     if phase is not status.phase:
-        return changed(status, normal(reason, checkpoint_conditions.stop_words(view, status.stopAt)), phase=phase)
+        return changed(status, normal(reason, stop_messages.stop_words(view, status.stopAt)), phase=phase)
     if status.stopBound:
         return None
     members = view.in_round()

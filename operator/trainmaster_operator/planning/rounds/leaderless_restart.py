@@ -12,7 +12,7 @@ from typing import Any
 from trainmaster.contract.wire import Granted
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts import script_step_count
-from trainmaster_operator.planning.facts.change import RECOVERIES, Change, changed, warning
+from trainmaster_operator.planning.facts.change import Change, changed, warning
 from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState, Recovery, Rung
@@ -20,7 +20,8 @@ from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.failure import failure_budget
-from trainmaster_operator.planning.lifecycle import job_totals
+from trainmaster_operator.planning.lifecycle import metric_categories
+from trainmaster_operator.planning.lifecycle.recovery_clock import RECOVERIES
 from trainmaster_operator.planning.rounds import leaderless_accounting, open_round
 
 GRANT = 2
@@ -214,13 +215,15 @@ def _counted_without_cause(view: View, words: str, ahead: list[AgentRecord]) -> 
     status, limits = view.status, view.spec.recovery.budget
     step, at = view.highest_step(), view.now - min(SETTLED_S, max(agent.round_s for agent in ahead))
     record = Recovery(
-        round=status.round + 1, cause=job_totals.OTHER, rung=Rung.IN_PLACE, step=step, startedAt=rfc3339(at)
+        round=status.round + 1, cause=metric_categories.OTHER, rung=Rung.IN_PLACE, step=step, startedAt=rfc3339(at)
     )
     return {
         "phase": JobPhase.RECOVERING,
-        "spent": failure_budget.charge(limits, list(status.spent), Rung.IN_PLACE, job_totals.OTHER, step, at),
+        "spent": failure_budget.charge(limits, list(status.spent), Rung.IN_PLACE, metric_categories.OTHER, step, at),
         "recoveries": [*status.recoveries, record][-RECOVERIES:],
-        "lastFailure": Failure(cause=job_totals.OTHER, message=words, step=step, round=status.round, time=rfc3339(at)),
+        "lastFailure": Failure(
+            cause=metric_categories.OTHER, message=words, step=step, round=status.round, time=rfc3339(at)
+        ),
         "restarts": status.restarts.model_copy(update={"inPlace": status.restarts.inPlace + 1}),
     }
 

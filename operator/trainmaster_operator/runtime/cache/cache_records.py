@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from trainmaster_operator.api.api_group import CONTROLLER, GROUP
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, ObjectMeta
+from trainmaster_operator.api.validation.problem import in_one_line
 from trainmaster_operator.cluster.port import JOB, Object
 from trainmaster_operator.manifests.object_names import RESOURCES
 from trainmaster_operator.manifests.resources import Amount, read
@@ -98,7 +99,7 @@ def job_record(obj: Object, known: JobRecord | None) -> JobRecord:
     except OtherLayout as error:
         problem = str(error)
     except ValidationError as error:
-        problem = "; ".join(f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors())
+        problem = in_one_line(error)
     return JobRecord(
         key=job_key(obj),
         uid=meta["uid"],

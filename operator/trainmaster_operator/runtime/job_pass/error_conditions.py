@@ -22,7 +22,7 @@ from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEE
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.job_pass.job_service import JobService
+from trainmaster_operator.runtime.job_pass.pod_dns_names import JobService, explain_no_names
 from trainmaster_operator.runtime.lasting_api_failures import STATUS_WRITE, attempting
 from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.observability.events import EventWriter
@@ -91,7 +91,7 @@ class ErrorConditions:
             return False
         record = known  # This pass may have written progress.
         standing, event = self._service.refusals.of(record.key, record.uid), "ServiceRefused"
-        words = f"its pods have no DNS names: {standing.message}" if standing is not None else ""
+        words = explain_no_names(standing) if standing is not None else ""
         refusal, status = observed.refusal, record.status
         if standing is None and refusal is not None and status.roundStore and not _rests(status.phase):
             standing, event = refusal, "PodsRefused"

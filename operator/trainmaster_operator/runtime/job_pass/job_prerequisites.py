@@ -11,8 +11,9 @@ from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cluster.port import CLAIM, CONFIG_MAP, JOB, SERVICE, ApiError, Cluster, NotFound, Object
 from trainmaster_operator.manifests.ca_config_map import build_ca_bundle
+from trainmaster_operator.manifests.claim_access_modes import claim_problem, serves_one_node
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.manifests.volumes import claim_problem, serves_one_node
+from trainmaster_operator.manifests.services import MANY
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.job_pass.refused_pod_retries import NAME_IN_USE, NAME_TAKEN, Refused
@@ -20,10 +21,6 @@ from trainmaster_operator.runtime.lasting_api_failures import attempting
 from trainmaster_operator.runtime.leader.lease import Leadership
 
 log = logging.getLogger(__name__)
-
-MANY = 64
-"""Number of workers from which a job gets its Service only when its pods run. With each new pod, a cluster lists all
-pods of a Service again: for 1,000 pods that cost as much as a third of creating them."""
 
 
 def check_owner(kind: str, found: Object, record: JobRecord) -> None:

@@ -9,7 +9,8 @@ import zlib
 from dataclasses import dataclass
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.cluster.port import FULL_QUOTA, ApiError, Forbidden, Invalid
+from trainmaster_operator.cluster.kubernetes_errors import FULL_QUOTA
+from trainmaster_operator.cluster.port import ApiError, Forbidden, Invalid
 from trainmaster_operator.planning.facts.observation import Refusal
 from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import Clock

@@ -70,6 +70,12 @@ class LeaseSettings:
     pod_uid: str = ""  # The uid of the pod in which this process runs, and whose name is its identity.
 
 
+def lasting(duration_s: float) -> LeaseSettings:
+    """Return the settings for a lease of this duration: a leader stops acting after two thirds of it without a
+    renewal, and tries to renew it five times until then."""
+    return LeaseSettings(duration_s=duration_s, renew_deadline_s=duration_s * 2 / 3, retry_s=duration_s * 2 / 15)
+
+
 class Leadership(Protocol):
     """The interface of an Elector for the rest of the operator, in whichever thread it runs."""
 

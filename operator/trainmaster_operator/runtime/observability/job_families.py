@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmaster_operator.planning.lifecycle.job_totals import FAILURE_WORDS, LOSS_WORDS, PHASE_WORDS
+from trainmaster_operator.planning.lifecycle.metric_categories import FAILURE_WORDS, LOSS_WORDS, PHASE_WORDS
 
 MOST_CONDITIONS = 4
 MOST_SERIES = 41

@@ -8,7 +8,7 @@ from trainmaster.contract.wire import Report
 from trainmaster_operator.control.job_usage_and_mfu import JobUsage
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung
 from trainmaster_operator.planning.facts.timestamps import seconds_of, since
-from trainmaster_operator.planning.lifecycle import job_totals
+from trainmaster_operator.planning.lifecycle import job_totals, metric_categories
 from trainmaster_operator.planning.lifecycle.goodput import useful_share
 from trainmaster_operator.planning.placement.gang_release import SCHEDULED
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
@@ -102,10 +102,14 @@ def of_state(record: JobRecord) -> Iterator[Sample]:
         yield "restarts_total", (rung,), often
     known = status.totals
     failures = known.failures if known is not None else {}
-    for word, count in job_totals.grouped(failures, job_totals.FAILURES, job_totals.FAILURE_WORDS).items():
+    for word, count in metric_categories.grouped(
+        failures, metric_categories.FAILURES, metric_categories.FAILURE_WORDS
+    ).items():
         yield "failures_total", (word,), count
     phases = known.phases if known is not None else {}
-    for word, seconds in job_totals.grouped(phases, job_totals.PHASES, job_totals.PHASE_WORDS).items():
+    for word, seconds in metric_categories.grouped(
+        phases, metric_categories.PHASES, metric_categories.PHASE_WORDS
+    ).items():
         yield "recovery_seconds_total", (word,), seconds
     yield "recoveries_total", (), known.recoveries if known is not None else 0
     yield "lost_steps_total", (), known.lostSteps if known is not None else 0

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from trainmaster_operator.control.connections import Connection, ConnectionLimits, Listener
 from trainmaster_operator.control.fleet import Refused
+from trainmaster_operator.control.http_connections import Connection, ConnectionLimits, Listener
 from trainmaster_operator.runtime.observability.metrics_access import PATH, MetricsAccess
 
 log = logging.getLogger(__name__)

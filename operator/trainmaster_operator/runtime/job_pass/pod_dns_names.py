@@ -1,11 +1,11 @@
-"""When the Service of a job is created, by which its pods find each other, and what happens if it is refused."""
+"""The DNS names of a job's pods: when the Service that gives them is created, and what happens if it is refused."""
 
 from __future__ import annotations
 
 import logging
 
 from trainmaster_operator.cluster.port import ApiError
-from trainmaster_operator.planning.facts.observation import Observation
+from trainmaster_operator.planning.facts.observation import Observation, Refusal
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import Informer
 from trainmaster_operator.runtime.clock import Clock
@@ -13,6 +13,11 @@ from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
 from trainmaster_operator.runtime.job_pass.refused_pod_retries import Refusals, Refused, refused
 
 log = logging.getLogger(__name__)
+
+
+def explain_no_names(refusal: Refusal) -> str:
+    """Return what people read when the Service is refused."""
+    return f"its pods have no DNS names: {refusal.message}"
 
 
 class JobService:

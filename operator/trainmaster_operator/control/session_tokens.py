@@ -1,5 +1,5 @@
-"""What an agent presents instead of its token once it is authenticated: its identity, signed. The functions are pure:
-key and time are arguments.
+"""Session tokens: what an agent presents instead of the token of its ServiceAccount once it is authenticated: its
+identity, signed. The functions are pure: key and time are arguments.
 
 All replicas have the same key, so a session stays valid when the leader changes. It proves who its bearer was when it
 was created; the pod cache shows, each time, whether that pod still exists.
