@@ -15,7 +15,7 @@ FOLDER = "/data/run-7"
 
 def saving(directory: str = FOLDER, *, mount: str = "", source: dict[str, Any] | None = None, **main: Any) -> JobSpec:
     """A job that saves to `directory`. mount: where its template mounts a volume from `source`."""
-    container = {"name": "main", "command": ["true"], **main}
+    container = {"name": "main", **main}
     pod: dict[str, Any] = {"containers": [container]}
     if source is not None:
         container["volumeMounts"] = [{"name": "other", "mountPath": "/elsewhere"}, {"name": "mine", "mountPath": mount}]
