@@ -123,6 +123,11 @@ def shown(line: bytes) -> str:
     return _CONTROL.sub("", text.expandtabs())
 
 
+def silent(rank: int) -> str:
+    """Return the line for a user who asked for a rank that has printed nothing."""
+    return f"trainmaster: rank {rank} has printed nothing; --all shows all ranks\n"
+
+
 class Teller:
     """Decides what the terminal shows of the lines of a rank."""
 

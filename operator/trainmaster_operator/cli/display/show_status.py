@@ -22,13 +22,12 @@ from trainmaster_operator.cli.display.memory_track import MemoryTrack
 from trainmaster_operator.cli.display.scenes import scene_of_job, scene_of_run
 from trainmaster_operator.cli.display.status_diff import described, reached
 from trainmaster_operator.cli.kubeconfig import Where
-from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.cli.stored_state import standing, state_of
 from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.failure import failure_budget
 from trainmaster_operator.planning.failure.failure_budget import LADDER
 
-_AGAIN = "To continue it, give the same trainmaster run command again."
 _TOLD = ("Running", "Recovering", "Suspended", "Complete")  # Conditions that the phase already shows.
 
 
@@ -62,18 +61,6 @@ def _progress(scene: live_display.Scene, goes_on: bool) -> str:
         stands = progress.model_copy(update={"etaSeconds": None})
         scene = replace(scene, status=scene.status.model_copy(update={"progress": stands}))
     return f"step {live_display.describe(scene)}"
-
-
-def standing(out: Path, job: JobState, goes_on: bool) -> tuple[str, str]:
-    """Return the state of a run on this machine in one word and in a sentence. `goes_on`: its command is running."""
-    if goes_on:
-        return job.phase.value, f"The run continues now; `trainmaster logs {out} --follow` shows what rank 0 prints."
-    if job.phase.finished:
-        return job.phase.value, ""
-    if job.phase is JobPhase.SUSPENDED:
-        return job.phase.value, f"The run was stopped. {_AGAIN}"
-    was = job.phase.value.lower()
-    return "Interrupted", f"The command of the run ended while the job was {was}. {_AGAIN}"
 
 
 def of_job(where: Where, name: str) -> int:

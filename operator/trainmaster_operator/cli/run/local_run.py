@@ -38,7 +38,7 @@ from trainmaster_operator.cli.run import local_processes
 from trainmaster_operator.cli.run.local_faults import Troublemaker
 from trainmaster_operator.cli.run.prepared_run import LOOPBACK, Prepared
 from trainmaster_operator.cli.run.resume_message import from_where, how_to_go_on
-from trainmaster_operator.cli.run.status_file import StatusFile
+from trainmaster_operator.cli.run.status_file import SAVE_AFTER_S, StatusFile
 from trainmaster_operator.cli.run.surviving_processes import Survivors
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster.port import DELETED, JOB, Object
@@ -55,7 +55,6 @@ RANKS_EVERY_S = 1.0
 PRINTED_EVERY_S = 0.1
 # Number of chunks of 64 KiB that are shown at the end of what rank 0 printed faster than it could be shown.
 REST_CHUNKS = 16
-SAVE_STATUS_S = 0.3
 OPERATOR_ENDS_WITHIN_S = 3.0
 KUBELET_ENDS_WITHIN_S = 9.0
 SOCKET_PATH_LIMIT = 80  # Of 107 characters; the rest is for the names below the directory.
@@ -248,7 +247,7 @@ class LocalRun:
         """Write status.yaml after changes of the job, a little later so that many changes need one write."""
         while True:
             await self._unsaved.wait()
-            await asyncio.sleep(SAVE_STATUS_S)
+            await asyncio.sleep(SAVE_AFTER_S)
             self._unsaved.clear()
             await self._status_file.write(self._resource)
 
