@@ -17,9 +17,9 @@ from rich.console import Console
 from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.api.recovery_spec import BudgetSpec
 from trainmaster_operator.cli import disruption_budgets, output_folder
-from trainmaster_operator.cli.display import live_display, rank_output
+from trainmaster_operator.cli.display import last_lines, live_display, plain_display, pod_rows
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
-from trainmaster_operator.cli.display.scenes import scene_of_job, scene_of_run
+from trainmaster_operator.cli.display.scenes import Scene, scene_of_job, scene_of_run
 from trainmaster_operator.cli.display.status_diff import described, reached
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.stored_state import standing, state_of
@@ -37,7 +37,7 @@ def of_run(out: Path) -> int:
     job = state_of(resource)
     scene = scene_of_run(resource, out)
     scene.memory = MemoryTrack.read(out / output_folder.MEMORY).describe_nearest()
-    scene.words = rank_output.last_words(out, job)
+    scene.words = last_lines.last_words(out, job)
     goes_on = output_folder.is_held(out)
     state, sentence = standing(out, job, goes_on)
     console = Console(file=sys.stdout, highlight=False)
@@ -50,7 +50,7 @@ def of_run(out: Path) -> int:
     return 0
 
 
-def _progress(scene: live_display.Scene, goes_on: bool) -> str:
+def _progress(scene: Scene, goes_on: bool) -> str:
     """Return the progress on one line. If the run does not continue, the remaining time is left out."""
     progress = scene.status.progress
     if scene.status.phase is JobPhase.PENDING and not progress.highestStep:
@@ -60,7 +60,7 @@ def _progress(scene: live_display.Scene, goes_on: bool) -> str:
     if not goes_on:
         stands = progress.model_copy(update={"etaSeconds": None})
         scene = replace(scene, status=scene.status.model_copy(update={"progress": stands}))
-    return f"step {live_display.describe(scene)}"
+    return f"step {plain_display.describe(scene)}"
 
 
 def of_job(where: Where, name: str) -> int:
@@ -94,7 +94,7 @@ async def _of_job(where: Where, name: str) -> int:
     return 0
 
 
-def show(scene: live_display.Scene, console: Console, resource: Mapping[str, Any]) -> None:
+def show(scene: Scene, console: Console, resource: Mapping[str, Any]) -> None:
     """Print a job on a cluster: its progress, its problems and their reasons, its recoveries and its pods. `resource`:
     the job as it is stored."""
     job = scene.status
@@ -113,7 +113,7 @@ def show(scene: live_display.Scene, console: Console, resource: Mapping[str, Any
     live_display.recovered(job, console)
     if scene.pods:
         console.print()
-        console.print(live_display.pods(scene.pods))
+        console.print(pod_rows.table(scene.pods))
 
 
 def _show_last_failure(job: JobState, resource: Mapping[str, Any], console: Console) -> None:
