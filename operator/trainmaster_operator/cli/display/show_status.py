@@ -71,7 +71,8 @@ def of_job(where: Where, name: str) -> int:
 async def _of_job(where: Where, name: str) -> int:
     # These are imported here, because a local run needs no client of Kubernetes.
     from trainmaster_operator.cli import operator_presence
-    from trainmaster_operator.cli.cluster_connection import connected, find
+    from trainmaster_operator.cli.cluster_connection import connected
+    from trainmaster_operator.cli.find_job import find
     from trainmaster_operator.cluster.port import POD, ApiError
     from trainmaster_operator.runtime.cache.cache_records import pod_entry
 

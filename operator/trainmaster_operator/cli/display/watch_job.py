@@ -10,10 +10,11 @@ from contextlib import suppress
 
 from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cli import operator_presence
-from trainmaster_operator.cli.cluster_connection import Target, connected, find
+from trainmaster_operator.cli.cluster_connection import Target, connected
 from trainmaster_operator.cli.display import live_display
 from trainmaster_operator.cli.display.scenes import Scene, scene_of_job
 from trainmaster_operator.cli.display.status_diff import News, Tone, logs_command, news
+from trainmaster_operator.cli.find_job import find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import is_scripted, state_of

@@ -37,9 +37,9 @@ from trainmaster_operator.cli.fault_injection.run_faults import FaultServer
 from trainmaster_operator.cli.output_folder import MEMORY, REPORT, STATUS
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.report import run_report
-from trainmaster_operator.cli.run import local_processes
+from trainmaster_operator.cli.run import local_processes, operator_address
 from trainmaster_operator.cli.run.local_faults import Troublemaker
-from trainmaster_operator.cli.run.prepared_run import LOOPBACK, Prepared
+from trainmaster_operator.cli.run.prepared_run import Prepared
 from trainmaster_operator.cli.run.rank_0_output import Rank0Output, Teller
 from trainmaster_operator.cli.run.resume_message import from_where, how_to_go_on
 from trainmaster_operator.cli.run.status_file import SAVE_AFTER_S, StatusFile
@@ -100,8 +100,7 @@ class LocalRun:
         self._ended = asyncio.Event()
         self._stop_asked = 0
         self._said: set[str] = set()
-        port = prepared.control.getsockname()[1]
-        self._url = f"http://{LOOPBACK}:{port}"
+        self._url = operator_address.url(prepared.control)
 
     async def run(self) -> int:
         """Run until the job ends, or until it has stopped as requested. Return the exit code. No process and no
