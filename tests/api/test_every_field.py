@@ -167,7 +167,7 @@ def rule(**more: Any) -> list[dict[str, Any]]:
 HELD = {"spec__recovery": {"rules": rule()}}
 
 ROWS = [
-    Row("framework", "PyTorch", pod, {"spec__workers__template": PYTORCH["spec"]["workers"]["template"]}),
+    Row("framework", "PyTorch", pod),
     Row("workers.replicas", 8, begun, {"spec__training__parallelism": {}}),
     Row("workers.spares", 1, begun),
     Row("workers.ranksPerPod", 2, told, {"spec__training__parallelism": {}}),
@@ -277,7 +277,8 @@ def with_value(document: dict[str, Any], name: str, value: Any) -> dict[str, Any
     for place in places:
         place[last] = value
     if name == "framework":
-        del changed["spec"]["training"]
+        del changed["spec"]["training"]  # It belongs to framework Trainmaster alone, as a command belongs to scripts.
+        changed["spec"]["workers"]["template"] = PYTORCH["spec"]["workers"]["template"]
     return changed
 
 

@@ -126,8 +126,9 @@ def test_new_cpu_and_memory_reach_pods_that_are_made_after_an_edit_that_waits() 
 
 
 def test_braces_of_a_template_stay_as_they_are() -> None:
-    spec = with_container(env=[{"name": "FORMAT", "value": "{slot}"}], args=["{incarnation}"])
+    spec = with_container(env=[{"name": "FORMAT", "value": "{slot}"}], workingDir="/{incarnation}")
     main = _main(obeyed(kept(spec), spec))
+    assert main["workingDir"] == "/{incarnation}"
     assert {"name": "FORMAT", "value": "{slot}"} in main["env"]
     assert {"name": "TRAINMASTER_SLOT", "value": "1"} in main["env"]
     assert {"name": "TRAINMASTER_INCARNATION", "value": "2"} in main["env"]
