@@ -76,7 +76,7 @@ verify: venv lint  ## lint, types, layers, stale generated files, links of the p
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
-	$(BIN)/python -m trainmaster_operator.api.validation.pod_fields --check
+	$(BIN)/python -m trainmaster_operator.api.validation.unknown_pod_fields --check
 	$(BIN)/python -m charts.dashboards --check
 	$(BIN)/python charts/generate.py --check
 	$(BIN)/python -m docs.generate.metrics_page --check docs/metrics.md
@@ -95,7 +95,7 @@ format: venv  ## rewrite the code in the house style
 
 generate: venv  ## write the files that are generated from models, metrics, chart, docstrings and examples
 	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
-	$(BIN)/python -m trainmaster_operator.api.validation.pod_fields
+	$(BIN)/python -m trainmaster_operator.api.validation.unknown_pod_fields
 	$(BIN)/python -m charts.dashboards
 	$(BIN)/python charts/generate.py
 	$(BIN)/python -m docs.generate.metrics_page docs/metrics.md

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
-from trainmaster_operator.api.validation import former_spelling
 from trainmaster_operator.api.validation.job_validation import validate
+from trainmaster_operator.cli.job_files.migrate_job import migrated
 
 END = "trainmaster migrate rewrites the file"
 
@@ -52,7 +52,7 @@ def test_the_former_spelling_is_refused_in_one_sentence_that_names_the_new_one(
 ) -> None:
     document = job(**changes)
     assert [str(problem) for problem in validate(document)] == [f"{sentence}; {END}"]
-    rewritten, made = former_spelling.migrated(document)
+    rewritten, made = migrated(document)
     assert validate(rewritten) == []
     assert made
 
@@ -62,7 +62,7 @@ def test_a_schedule_in_lower_case_is_refused_and_rewritten(schedule: str) -> Non
     document = job(spec__training__optimizer={"schedule": schedule})
     (problem,) = validate(document)
     assert f"did you mean {schedule.capitalize()}?" in problem.message
-    rewritten, _ = former_spelling.migrated(document)
+    rewritten, _ = migrated(document)
     assert rewritten["spec"]["training"]["optimizer"] == {"schedule": schedule.capitalize()}
 
 
@@ -74,7 +74,7 @@ def test_a_manifest_of_before_is_rewritten_as_a_whole() -> None:
         spec__recovery={"hang": {"limitSeconds": None}, "agentLostSeconds": 20.0},
     )
     before = copy.deepcopy(old)
-    rewritten, changes = former_spelling.migrated(old)
+    rewritten, changes = migrated(old)
     assert old == before
     assert rewritten["spec"] == {
         "workers": {"replicas": 4},
@@ -90,9 +90,9 @@ def test_maps_of_others_are_left_as_they_are() -> None:
     options = {"pauseSeconds": 0.5}
     document = job(spec__training__model={"options": options})
     document["spec"]["workers"]["template"] = {"spec": {"containers": [{"name": "a"}], "someSeconds": 0.5}}
-    assert former_spelling.migrated(document) == (document, [])
+    assert migrated(document) == (document, [])
 
 
 @pytest.mark.parametrize("document", [TRAINMASTER, PYTORCH], ids=["Trainmaster", "PyTorch"])
 def test_a_manifest_of_now_is_not_changed(document: dict[str, Any]) -> None:
-    assert former_spelling.migrated(document) == (document, [])
+    assert migrated(document) == (document, [])

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from tests.manifests.test_golden import GOLDEN
-from trainmaster_operator.api.validation import pod_fields
+from trainmaster_operator.api.validation import unknown_pod_fields
 
 
 def told(template: Any) -> list[str]:
-    return [str(problem) for problem in pod_fields.problems(template)]
+    return [str(problem) for problem in unknown_pod_fields.problems(template)]
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_the_refusal_of_an_api_server_is_placed_in_the_jobs_template() -> None:
         '"spec.containers[0].resources.limit", unknown field "spec.tolerrations", unknown field "spec.zzz"'
     )
     where = "spec.workers.template.spec"
-    first, second, third = (str(problem) for problem in pod_fields.problems_in(message))
+    first, second, third = (str(problem) for problem in unknown_pod_fields.problems_in(message))
     assert first == f"{where}.containers[0].resources.limit: unknown field of a pod; did you mean limits?"
     assert second == f"{where}.tolerrations: unknown field of a pod; did you mean tolerations?"
     assert third.startswith(f"{where}.zzz: unknown field of a pod; known here: activeDeadlineSeconds, affinity, ")
-    assert pod_fields.problems_in('pods "a" is forbidden: exceeded quota: q') == []
+    assert unknown_pod_fields.problems_in('pods "a" is forbidden: exceeded quota: q') == []

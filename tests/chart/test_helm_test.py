@@ -14,7 +14,7 @@ import yaml
 
 from tests.chart.rendering import CHART_FILES, EVERYTHING, Object, only, render
 from tests.chart.test_objects import KUBERNETES, SITUATIONS
-from trainmaster_operator.api.validation import pod_fields
+from trainmaster_operator.api.validation import unknown_pod_fields
 from trainmaster_operator.api.validation.job_validation import validate
 from trainmaster_operator.runtime import helm_test
 
@@ -37,7 +37,7 @@ def test_kubernetes_knows_every_field_of_what_a_test_makes(situation: str) -> No
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_its_job_is_valid(situation: str) -> None:
     assert validate(job(SITUATIONS[situation])) == []
-    assert [*pod_fields.problems(job(SITUATIONS[situation])["spec"]["workers"]["template"])] == []
+    assert [*unknown_pod_fields.problems(job(SITUATIONS[situation])["spec"]["workers"]["template"])] == []
 
 
 def test_only_its_pod_is_a_hook_and_an_install_makes_no_pod() -> None:

@@ -11,6 +11,7 @@ from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, refused
 from tests.cli.runs import CLOSED, CRASH, status
 from trainmaster_operator.cli import cluster_connection as connection
+from trainmaster_operator.cli import find_job
 from trainmaster_operator.cli.cluster_jobs import restart_job
 from trainmaster_operator.cli.kubeconfig import POD_NAMESPACE
 from trainmaster_operator.cli.main import main
@@ -190,7 +191,7 @@ def test_a_job_that_is_written_to_meanwhile_is_restarted_all_the_same(
     put(cluster.store, write_job(), now=status())
 
     async def find(target: connection.Target, name: str) -> Object:
-        job = await connection.find(target, name)
+        job = await find_job.find(target, name)
         cluster.store.patch(JOB, SPACE, "tiny", {"metadata": {"annotations": {"written": "meanwhile"}}})
         return job
 

@@ -10,10 +10,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, SUCCEEDED, status
-from trainmaster_operator.cli.display.live_display import PlainDisplay, Scene, choose, describe, picture, pods, summary
+from trainmaster_operator.cli.display import pod_rows
+from trainmaster_operator.cli.display.live_display import choose, picture, summary
 from trainmaster_operator.cli.display.number_words import clock, memory, rate, remaining, seconds
+from trainmaster_operator.cli.display.plain_display import PlainDisplay, describe
 from trainmaster_operator.cli.display.rank_rows import step_of
 from trainmaster_operator.cli.display.recovery_tables import actions
+from trainmaster_operator.cli.display.scenes import Scene
 from trainmaster_operator.cli.display.status_diff import News, OperatorBack, Tone, news
 from trainmaster_operator.planning.facts.job_state import CheckpointStatus, Condition, JobPhase, JobState, Rung
 from trainmaster_operator.planning.facts.observation import PodRecord
@@ -372,7 +375,7 @@ def test_words_of_wide_characters_keep_their_columns() -> None:
         )
         for n, m in enumerate((why, "no room"))
     ]
-    lines = drawn(pods(records), 80).splitlines()
+    lines = drawn(pod_rows.table(records), 80).splitlines()
     assert all(cell_len(line) <= 80 for line in lines)
     column = lines[0].index("why")
     cells = [line for line in lines[1:] if "Unschedulable" in line]

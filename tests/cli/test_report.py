@@ -132,7 +132,9 @@ def test_the_loss_of_a_model_that_guesses_is_drawn_and_explained(tmp_path: Path)
 def test_the_text_is_read_again_only_after_a_success(
     tmp_path: Path, phase: JobPhase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainmaster_operator.cli.report.guessing_loss", lambda training: pytest.fail("it was read"))
+    monkeypatch.setattr(
+        "trainmaster_operator.cli.report.run_report.guessing_loss", lambda training: pytest.fail("it was read")
+    )
     page(output_folder(tmp_path / "out", SUCCEEDED.model_copy(update={"phase": phase})))
 
 

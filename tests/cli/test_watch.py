@@ -18,6 +18,7 @@ from trainmaster_operator.cli import output_folder as output
 from trainmaster_operator.cli.cluster_connection import Target
 from trainmaster_operator.cli.container_logs import Source
 from trainmaster_operator.cli.display import live_display
+from trainmaster_operator.cli.display.scenes import Scene
 from trainmaster_operator.cli.display.watch_job import follow
 from trainmaster_operator.cli.display.watch_run import watch_run
 from trainmaster_operator.cli.main import main
@@ -31,7 +32,7 @@ from trainmaster_operator.runtime.virtual_clock import run_virtual
 class Told:
     """A Display that keeps the news."""
 
-    def __init__(self, scene: live_display.Scene) -> None:
+    def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.words: list[str] = []
 
@@ -47,7 +48,7 @@ def watched(store: MemoryStore, job: Object, *changes: Callable[[], Any]) -> tup
     """Follows a job while changes happen, one a second."""
     shown: list[Told] = []
 
-    def make(scene: live_display.Scene) -> live_display.Display:
+    def make(scene: Scene) -> live_display.Display:
         shown.append(Told(scene))
         return shown[0]
 
@@ -188,7 +189,7 @@ def followed(out: Path, *changes: JobState) -> tuple[int, list[str]]:
     folder = output.OutputFolder.claim(out)
     left = [*changes]
 
-    def make(scene: live_display.Scene) -> live_display.Display:
+    def make(scene: Scene) -> live_display.Display:
         shown.append(Told(scene))
         return shown[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.local.pod_devices import DevicePool
+from trainmaster_operator.local.pod_cuda_devices import DevicePool
 
 ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 

@@ -1,4 +1,4 @@
-"""Names of the API group: its kind, its version, and the name of this operator."""
+"""Names of the API group: its kind, and its version."""
 
 from __future__ import annotations
 
@@ -7,5 +7,3 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 JOB_KIND = "DistributedTrainingJob"
 JOB_PLURAL = "distributedtrainingjobs"
-CONTROLLER = f"{GROUP}/operator"
-"""The name of this operator in spec.managedBy. A job without that field is managed by this operator too."""

@@ -15,93 +15,21 @@ from typing import Any
 
 from trainmaster_operator.api.api_group import API_VERSION, GROUP, JOB_KIND, JOB_PLURAL, VERSION
 from trainmaster_operator.api.cel_rules import RULE_RULES, SPEC_RULES
+from trainmaster_operator.api.job_name import NAME_LIMIT, NAME_PATTERN
 from trainmaster_operator.api.job_spec import SHAPES, DistributedTrainingJob
+from trainmaster_operator.api.pod_template_schema import OPEN, TEMPLATE
 from trainmaster_operator.api.printer_columns import COLUMNS
 from trainmaster_operator.api.status import JobStatus
 
 Schema = dict[str, Any]
 
 FILE = f"{JOB_PLURAL}.{GROUP}.yaml"
-NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
-NAME_LIMIT = 50
-"""Maximum number of characters in the name of a job. A pod's hostname <job>-<role>-<slot> has at most 63 characters,
-and "-worker-99999" takes 13 of them."""
 
 # A bound of a schema is a double, which holds integers exactly up to here. A larger bound comes from the type itself
 # and is left out.
 _EXACT = 2**53
 
 _KEPT = ("description", "enum", "maxItems", "maxLength", "minItems", "minLength", "pattern")
-
-_OPEN = "x-kubernetes-preserve-unknown-fields"
-
-
-def _words(description: str) -> Schema:
-    word = {"type": "string", "maxLength": 131072}
-    return {"type": "array", "description": description, "maxItems": 1024, "items": word}
-
-
-_CONTAINER = {
-    "type": "object",
-    _OPEN: True,
-    "properties": {
-        "name": {"type": "string", "description": "The name of the container in the pod.", "maxLength": 63},
-        "image": {
-            "type": "string",
-            "description": "The container image. Default in the first container: the trainer's image, whatever the"
-            " name of the container is.",
-            "maxLength": 1024,
-        },
-        "command": _words(
-            "The command of the container as a list of words. In the first container it is the command of each rank,"
-            " which every framework but Trainmaster needs. Framework Trainmaster runs its own trainer, and refuses a"
-            " command there. Default in other containers: the entry point of the image."
-        ),
-        "args": _words("Arguments that follow the command, as a list of words. Default: the arguments of the image."),
-    },
-}
-
-
-def _short(description: str) -> Schema:
-    return {"type": "string", "description": description, "maxLength": 63}
-
-
-TEMPLATE: dict[str, Any] = {
-    "type": "object",
-    _OPEN: True,
-    "properties": {
-        "metadata": {
-            "type": "object",
-            "description": "Labels and annotations of the pods. Default: only those of the operator.",
-            _OPEN: True,
-        },
-        "spec": {
-            "type": "object",
-            "description": "The specification of the pods, with all fields of a Kubernetes pod. volumes, volumeMounts"
-            " and resources are used as in any pod: for example, resources.limits: {nvidia.com/gpu: 1} in the first"
-            " container requests one GPU for each pod. The operator mounts /var/run/trainmaster, /opt/trainmaster,"
-            " /var/lib/trainmaster/ram and, with checkpoint.volume, /checkpoints or checkpoint.directory; a volumeMount"
-            " at one of these paths has no effect. kubectl explain pod.spec describes the fields that are not listed"
-            " here.",
-            _OPEN: True,
-            "properties": {
-                "restartPolicy": _short("Never, because the operator restarts the ranks. Default: Never."),
-                "hostname": _short("The operator sets the host name of each pod. This field is refused."),
-                "subdomain": _short("The operator sets the subdomain of each pod. This field is refused."),
-                "containers": {
-                    "type": "array",
-                    "description": "The containers of each pod. The first one runs the ranks, and all others run next "
-                    "to it. Default: one container, for framework Trainmaster.",
-                    "minItems": 1,
-                    "maxItems": 64,
-                    "items": _CONTAINER,
-                },
-            },
-        },
-    },
-}
-"""The fields of a PodTemplate that our rules use. All other fields are an open map; the API server checks them when
-it gets a pod."""
 
 SPEC = (
     "What the job is to do. While ranks run, a change of the model, the data, the optimizer or the pod template waits"
@@ -186,7 +114,7 @@ def _properties(schema: Schema, result: Schema, definitions: dict[str, Schema], 
         result["additionalProperties"] = structural(schema["additionalProperties"], definitions, defaults)
         result["maxProperties"] = schema.get("maxProperties", 64)
     else:
-        result[_OPEN] = True
+        result[OPEN] = True
 
 
 def job_schema() -> Schema:
@@ -225,7 +153,7 @@ def _open_status(schema: Schema) -> None:
     wrote must stay valid and complete."""
     schema.pop("required", None)
     if "properties" in schema:
-        schema[_OPEN] = True
+        schema[OPEN] = True
     for child in [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]:
         if isinstance(child, dict):
             _open_status(child)

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from trainmaster.contract.config import CheckpointConfig, Name, Strict, TrainingConfig, TrainingSpec
-from trainmaster_operator.api.api_group import API_VERSION, JOB_KIND
-from trainmaster_operator.api.memory_tier_spec import RamSpec
-from trainmaster_operator.api.quantities import Quantity, bytes_of
+from trainmaster_operator.api.api_group import API_VERSION, GROUP, JOB_KIND
+from trainmaster_operator.api.memory_tier_spec import RamSpec, memory_tier
+from trainmaster_operator.api.quantities import Quantity
 from trainmaster_operator.api.recovery_spec import SECONDS, RecoverySpec
 from trainmaster_operator.api.validation import cross_field_rules
 from trainmaster_operator.api.validation.problem import dotted
@@ -31,6 +31,9 @@ message."""
 
 Controller = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]+$")]
 """The name of a controller of jobs, with its domain as prefix, such as kueue.x-k8s.io/multikueue."""
+
+CONTROLLER = f"{GROUP}/operator"
+"""The name of this operator in spec.managedBy. A job without that field is managed by this operator too."""
 
 
 class Framework(str, Enum):
@@ -329,21 +332,14 @@ class JobSpec(Strict):
 
     @property
     def ram(self) -> RamSpec | None:
-        """The memory tier of checkpoints, or None if the job has none. Ranks use it only in addition to storage, so a
-        job without storage reserves no memory for it."""
-        given = self.checkpoint.ram
-        if self.checkpoint.folder is None:
-            return None
-        if given is None:
-            return RamSpec() if self.framework is Framework.TRAINMASTER else None
-        return None if given.limit == "0" else given
+        """The memory tier of checkpoints, or None if the job has none."""
+        stored = self.checkpoint.folder is not None
+        return memory_tier(self.checkpoint.ram, stored=stored, own_loop=self.framework is Framework.TRAINMASTER)
 
     @property
     def ram_bytes(self) -> int:
         """The memory of each pod for the memory tier, in bytes. 0 if the job has no memory tier."""
-        if self.ram is None:
-            return 0
-        return bytes_of(self.ram.limit or f"{self.workers.ranksPerPod}Gi") or 0
+        return self.ram.bytes_of_pod(self.workers.ranksPerPod) if self.ram is not None else 0
 
     @property
     def elastic(self) -> bool:

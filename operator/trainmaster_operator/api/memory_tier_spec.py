@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from trainmaster.contract.config import Strict
-from trainmaster_operator.api.quantities import QuantityOrNone
+from trainmaster_operator.api.quantities import QuantityOrNone, bytes_of
 
 
 class RamSpec(Strict):
@@ -33,3 +33,18 @@ class RamSpec(Strict):
         "is added to the memory request and limit of the first container. 0 means that no checkpoints are "
         "kept in memory; then every and peers must not be set. Default: 1Gi for each rank of the pod.",
     )
+
+    def bytes_of_pod(self, ranks: int) -> int:
+        """Return the memory for the tier in a pod with this number of ranks, in bytes."""
+        return bytes_of(self.limit or f"{ranks}Gi") or 0
+
+
+def memory_tier(given: RamSpec | None, *, stored: bool, own_loop: bool) -> RamSpec | None:
+    """Return the memory tier of a job, or None if the job has none. `stored`: the job saves to storage. Ranks use the
+    tier only in addition to that, so a job without storage reserves no memory for it. `own_loop`: the built-in trainer
+    runs; a script has the tier only if its job asks for it."""
+    if not stored:
+        return None
+    if given is None:
+        return RamSpec() if own_loop else None
+    return None if given.limit == "0" else given

@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster_operator.api.job_spec import JobSpec
-
-Raw = dict[str, Any]
+from trainmaster_operator.api.resizable_resources import Raw, pod_with_resources, pod_without_resources
 
 
 class Edit(str, Enum):
@@ -36,7 +35,7 @@ FIELDS: Mapping[str, Edit] = {
     "workers.pinning": Edit.WAITS,
     "workers.sharedMemory": Edit.WAITS,
     "workers.restartCommand": Edit.WAITS,
-    "workers.template": Edit.WAITS,  # CPU and memory are excluded: see `RESOURCES`.
+    "workers.template": Edit.WAITS,  # CPU and memory are excluded: see `resizable_resources`.
     "training.model": Edit.WAITS,
     "training.data": Edit.WAITS,
     "training.steps": Edit.WAITS,
@@ -83,10 +82,6 @@ FIELDS: Mapping[str, Edit] = {
 """The kind of edit by the path of a field. An entry also holds for all fields below its path. `edit_of` raises KeyError
 for a field without an entry."""
 
-RESOURCES = ("cpu", "memory")
-"""Requests and limits of these resources apply at once, for the containers of workers.template and for the pod as a
-whole, because Kubernetes can resize a running pod."""
-
 _LIVE = tuple(tuple(path.split(".")) for path, edit in FIELDS.items() if edit is Edit.LIVE)
 _SIZES = ("replicas", "min", "max", "spares")
 
@@ -112,31 +107,6 @@ def frozen(spec: Raw) -> Raw:
     if workers.get("template"):
         kept["workers"] = {**workers, "template": _without_resources_of_pod(workers["template"])}
     return {name: value for name, value in kept.items() if value != {}}
-
-
-def without_resources(given: Raw) -> Raw:
-    """Return a container, or the spec of a pod, without its requests and limits of CPU and memory."""
-    resources = {
-        kind: {name: amount for name, amount in (amounts or {}).items() if name not in RESOURCES}
-        if kind in ("requests", "limits")
-        else amounts
-        for kind, amounts in (given.get("resources") or {}).items()
-    }
-    kept = {kind: amounts for kind, amounts in resources.items() if amounts}
-    rest = {name: value for name, value in given.items() if name != "resources"}
-    return {**rest, "resources": kept} if kept else rest
-
-
-def with_resources(given: Raw, live: Raw) -> Raw:
-    """Return `given`, a container or the spec of a pod, with the requests and limits of CPU and memory of `live`."""
-    bare = without_resources(given)
-    resources = dict(bare.get("resources") or {})
-    for kind in ("requests", "limits"):
-        amounts = (live.get("resources") or {}).get(kind) or {}
-        wanted = {name: amounts[name] for name in RESOURCES if name in amounts}
-        if wanted:
-            resources[kind] = {**(resources.get(kind) or {}), **wanted}
-    return {**bare, "resources": resources} if resources else bare
 
 
 def effective_spec(kept: Raw, live: Raw, size: int) -> tuple[JobSpec, tuple[str, ...]]:
@@ -181,31 +151,11 @@ def merge_live(kept: Raw, live: Raw) -> Raw:
     return merged
 
 
-def pod_with_resources(spec: Raw, live: Raw) -> Raw:
-    """Return the spec of a pod with the CPU and memory that `live` has for the pod and for containers of the same name.
-    The first container may have no name."""
-    known = {container.get("name", ""): container for container in live.get("containers") or []}
-    containers = [
-        with_resources(container, known[name]) if (name := container.get("name", "")) in known else container
-        for container in spec.get("containers") or []
-    ]
-    whole = with_resources(spec, live)
-    return {**whole, "containers": containers} if "containers" in spec else whole
-
-
 def _without_resources_of_pod(template: Raw) -> Raw:
     spec = template.get("spec")
     if not spec:
         return template
     return {**template, "spec": pod_without_resources(spec)}
-
-
-def pod_without_resources(spec: Raw) -> Raw:
-    """Return the spec of a pod without the CPU and memory of the pod and of its containers."""
-    bare = without_resources(spec)
-    if "containers" in bare:
-        bare["containers"] = [without_resources(container) for container in bare["containers"] or []]
-    return bare
 
 
 def _at(spec: Raw, path: tuple[str, ...]) -> Any:
@@ -243,12 +193,9 @@ def _differing(path: str, a: Any, b: Any) -> Iterator[str]:
 
 __all__ = [
     "FIELDS",
-    "RESOURCES",
     "Edit",
     "differences",
     "edit_of",
     "effective_spec",
     "frozen",
-    "pod_with_resources",
-    "pod_without_resources",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,18 +15,15 @@ from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.kubernetes_credentials import NoCluster
 from trainmaster_operator.cluster.port import (
-    JOB,
     ApiError,
     Cluster,
     Forbidden,
-    NotFound,
     Object,
     TooManyRequests,
     Unavailable,
 )
 
 CONNECTIONS = 4096  # A command that follows all logs holds one connection for each pod.
-SHOWN = 5  # Maximum number of names in a hint.
 
 
 @dataclass(frozen=True)
@@ -84,24 +80,6 @@ async def explained(target: Target) -> AsyncIterator[None]:
         raise Refusal(f"namespace {target.namespace}: {one_line(error)}") from None
 
 
-async def find(target: Target, name: str) -> Object:
-    """Return the job. Raise Refusal with the nearest name if there is none."""
-    try:
-        return await target.cluster.get(JOB, target.namespace, name)
-    except NotFound:
-        pass
-    names = [job["metadata"]["name"] for job in await jobs(target)]
-    raise Refusal(f"{target.namespace}/{name}: there is no such job{_hint(name, names, target.namespace)}")
-
-
-async def jobs(target: Target) -> list[Object]:
-    """Return the jobs of the namespace. Raise Refusal if Trainmaster is not installed."""
-    try:
-        return (await target.cluster.list(JOB, target.namespace)).items
-    except NotFound:
-        raise not_installed(target) from None
-
-
 def not_installed(target: Target) -> Refusal:
     """Return the refusal for a cluster that does not know the kind of jobs."""
     return Refusal(f"{target.address}: does not know the kind {JOB_KIND}: Trainmaster is not installed there")
@@ -110,13 +88,3 @@ def not_installed(target: Target) -> Refusal:
 def one_line(error: Exception) -> str:
     """Return the message of an error on one line."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _hint(name: str, names: list[str], namespace: str) -> str:
-    near = difflib.get_close_matches(name, names, 1)
-    if near:
-        return f"; did you mean {near[0]}?"
-    if not names:
-        return f"; namespace {namespace} holds none"
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"; the namespace has {', '.join(names[:SHOWN])}{more}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,9 +11,11 @@ from pydantic import ValidationError
 from trainmaster_operator.api.compact_lists import unpack_ranges
 from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.planning.facts.job_state import JobState
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEEDS_MIGRATION, former_status
 from trainmaster_operator.planning.status_mapping import OtherLayout, read_status
+
+_AGAIN = "To continue it, give the same trainmaster run command again."
 
 
 def state_of(job: Mapping[str, Any]) -> JobState:
@@ -41,3 +44,15 @@ def slots_in_rank_order(job: dict[str, Any]) -> list[int]:
     status = job.get("status") or {}
     members = status.get("roundMap") or "" if former_status(status) else state_of(job).roundMap
     return list(unpack_ranges(members))
+
+
+def standing(out: Path, job: JobState, goes_on: bool) -> tuple[str, str]:
+    """Return the state of a run on this machine in one word and in a sentence. `goes_on`: its command is running."""
+    if goes_on:
+        return job.phase.value, f"The run continues now; `trainmaster logs {out} --follow` shows what rank 0 prints."
+    if job.phase.finished:
+        return job.phase.value, ""
+    if job.phase is JobPhase.SUSPENDED:
+        return job.phase.value, f"The run was stopped. {_AGAIN}"
+    was = job.phase.value.lower()
+    return "Interrupted", f"The command of the run ended while the job was {was}. {_AGAIN}"

@@ -40,7 +40,7 @@ from trainmaster_operator.cluster.port import (
 )
 from trainmaster_operator.local import object_validation, pod_deletion
 from trainmaster_operator.local.object_table import Key, ObjectTable, key_of, known_kind
-from trainmaster_operator.local.watch_history import Cursor, Entry, History
+from trainmaster_operator.local.watch_history import WINDOW, Cursor, Entry, History
 
 _COUNTS_GENERATIONS = (JOB, POD)
 _MADE_BY_UPDATES = (EVENT, LEASE, SERVICE)  # An update of an object of these kinds that does not exist creates it.
@@ -69,7 +69,7 @@ class MemoryStore:
         *,
         now: Callable[[], float] = lambda: 1_700_000_000.0,
         ids: Callable[[], str] | None = None,
-        history: int = 4096,
+        history: int = WINDOW,
         admission: Callable[[str, Object, Object | None], None] | None = None,
         on_change: Callable[[str, WatchEvent], None] | None = None,
         shares: bool = False,

@@ -23,7 +23,7 @@ from trainmaster_operator.cluster.port import DELETED, POD, Conflict, Gone, NotF
 from trainmaster_operator.local import kubelet_status, memory_volumes, process_tree
 from trainmaster_operator.local.inherited_variables import base_environment
 from trainmaster_operator.local.local_zygote import LocalZygote
-from trainmaster_operator.local.pod_devices import DevicePool
+from trainmaster_operator.local.pod_cuda_devices import DevicePool
 from trainmaster_operator.local.pod_process import POD_IP, LocalPod, StartError
 from trainmaster_operator.local.store_client import SocketCluster
 

@@ -23,6 +23,9 @@ from trainmaster_operator.cluster.port import (
 # Number of events that a selector hid: a bookmark then saves the watcher a relist after a reconnect.
 BOOKMARK_AFTER = 100
 
+WINDOW = 4096
+"""Number of changes of a kind that a watch can go back, unless a store asks for another number."""
+
 
 class Entry(NamedTuple):
     """One change. `before`: the object before the change, or None."""

@@ -15,7 +15,8 @@ from typing import Any
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec
-from trainmaster_operator.api.spec_edits import effective_spec, frozen, pod_with_resources, pod_without_resources
+from trainmaster_operator.api.resizable_resources import pod_with_resources, pod_without_resources
+from trainmaster_operator.api.spec_edits import effective_spec, frozen
 from trainmaster_operator.manifests import object_names
 from trainmaster_operator.manifests.keyed_lists import Object, joined
 

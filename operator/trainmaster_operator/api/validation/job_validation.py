@@ -1,26 +1,25 @@
 """The problems of a job in words: all of them at once, each with its place and with what would be right.
 
-The models decide what is valid; this module only calls them and translates their errors. The place of a field is a path
-such as `spec.training.batch.global`.
+The models decide what is valid; this module only calls them, and `field_errors` puts their errors into words. The
+place of a field is a path such as `spec.training.batch.global`.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
-import re
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from trainmaster_operator.api import job_name
 from trainmaster_operator.api.api_group import API_VERSION, JOB_KIND
-from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
-from trainmaster_operator.api.job_spec import SHAPES, CheckpointSpec, DistributedTrainingJob, JobSpec
+from trainmaster_operator.api.job_spec import CheckpointSpec, DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.validation import (
     cross_field_rules,
+    field_errors,
     former_spelling,
     launch_command,
     partial_model,
@@ -34,23 +33,6 @@ _METADATA = (
     *("generateName", "generation", "labels", "managedFields", "name", "namespace", "ownerReferences"),
     *("resourceVersion", "selfLink", "uid"),
 )
-_WORDS = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "string": "text",
-    "str": "text",
-    "dict": "a map",
-    "model": "a map",
-    "list": "a list",
-    "tuple": "a list",
-}
-_LIMITS = {
-    "greater_than": ("gt", "more than"),
-    "greater_than_equal": ("ge", "at least"),
-    "less_than": ("lt", "less than"),
-    "less_than_equal": ("le", "at most"),
-}
 _ABSENT = object()
 
 __all__ = ["Path", "Problem", "dotted", "validate"]
@@ -132,7 +114,9 @@ def _translate(detail: ErrorDetails, document: dict[str, Any]) -> Problem | None
         return Problem(path, f"{JOB_KIND} is expected{instead(given)}")
     if path and path[0] == "metadata":
         return (
-            None if path in (("metadata",), ("metadata", "name")) else Problem(path, _said(kind, context, given, path))
+            None
+            if path in (("metadata",), ("metadata", "name"))
+            else Problem(path, field_errors.described(kind, context, given, path))
         )
     if words := former_spelling.refusal(path, given):
         return Problem(path, words)
@@ -140,102 +124,8 @@ def _translate(detail: ErrorDetails, document: dict[str, Any]) -> Problem | None
         # `_across` reports the rules of these two models: all violations, each at the field that a person would change.
         return None if path in (_SPEC, _TRAINING) else Problem(path, str(context.get("error", detail["msg"])))
     if kind == "extra_forbidden":
-        return Problem(path, _unknown(path))
-    return Problem(path, _said(kind, context, given, path))
-
-
-def _said(kind: str, context: dict[str, Any], given: Any, path: Path) -> str:
-    """Return one pydantic error of a field in words."""
-    if kind == "missing":
-        return f"is missing{_described(path)}"
-    if kind in _LIMITS:
-        key, words = _LIMITS[kind]
-        return f"{words} {_number(context[key])} is expected, not {shown(given)}"
-    if kind in ("literal_error", "enum"):
-        known = re.findall(r"'([^']*)'", str(context["expected"]))
-        if given is False and "Off" in known:
-            return f'one of {", ".join(known)} is expected; YAML reads Off without quotes as false, so write "Off"'
-        near = _nearest(str(given), known)
-        hint = f"; did you mean {near}?" if near else ""
-        return f"one of {', '.join(known)} is expected, not {shown(given)}{hint}"
-    if kind == "string_too_long":
-        return f"at most {context['max_length']} characters are expected, not {len(given)}"
-    if kind == "string_too_short":
-        return f"is empty{_described(path)}"
-    if kind in ("too_long", "too_short"):
-        return f"{_count(context)} entries are expected, not {context['actual_length']}"
-    if kind == "string_pattern_mismatch":
-        return f"{SHAPES.get(str(path[-1]), 'text of another form')} is expected, not {shown(given)}"
-    word = _WORDS.get(kind.split("_")[0])
-    if word is not None:
-        if kind.startswith("int") and str(path[-1]).endswith("Seconds"):
-            word = f"{word} of seconds"
-        return f"{word} is expected, not {shown(given)}"
-    return f"{kind.replace('_', ' ')}: {shown(given)}"
-
-
-def _count(context: dict[str, Any]) -> str:
-    return f"at most {context['max_length']}" if "max_length" in context else f"at least {context['min_length']}"
-
-
-def _unknown(path: Path) -> str:
-    """Return the message for an unknown field. It suggests the nearest name in this map; otherwise the place where this
-    name is known; otherwise the nearest name in a map of the same name elsewhere (checkpoint exists in the job and in
-    its training); otherwise it lists the names of this map."""
-    name = str(path[-1])
-    model = _model_at(path[:-1])
-    known = _names(model) if model else []
-    near = _nearest(name, known)
-    if near:
-        return f"unknown field; did you mean {near}?"
-    elsewhere = [place for place in _places() if place[-1] == name]
-    if elsewhere:
-        return f"unknown field here; {dotted(elsewhere[0])} is known"
-    alike = [place for place in _places() if place[-2:-1] == path[-2:-1] and _nearest(name, [str(place[-1])])]
-    if alike:
-        return f"unknown field here; did you mean {dotted(alike[0])}?"
-    return f"unknown field; known here: {', '.join(known)}"
-
-
-def _nearest(name: str, known: list[str]) -> str | None:
-    lower = {k.lower().replace("_", ""): k for k in known}
-    found = difflib.get_close_matches(name.lower().replace("_", ""), list(lower), n=1, cutoff=0.6)
-    return lower[found[0]] if found else None
-
-
-def _names(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _model_at(path: Path) -> type[BaseModel] | None:
-    model: type[BaseModel] | None = DistributedTrainingJob
-    for part in path:
-        if model is None:
-            return None
-        if isinstance(part, int):
-            continue  # An index of a list has no model of its own: the model of the items follows.
-        field = next((f for name, f in model.model_fields.items() if (f.alias or name) == part), None)
-        model = partial_model.model_in(field.annotation) if field else None
-    return model
-
-
-def _places(model: type[BaseModel] = DistributedTrainingJob, above: Path = ()) -> Iterator[Path]:
-    """Yield the path of every field of a job except its status."""
-    for name, field in model.model_fields.items():
-        path = (*above, field.alias or name)
-        if path == ("status",):
-            continue
-        yield path
-        child = partial_model.model_in(field.annotation)
-        if child:
-            yield from _places(child, path)
-
-
-def _described(path: Path) -> str:
-    """Return the first sentence of the description of a field as a clause, or "" if it has no description."""
-    model = _model_at(path[:-1])
-    field = next((f for n, f in model.model_fields.items() if (f.alias or n) == path[-1]), None) if model else None
-    return f": {field.description.split('. ')[0].rstrip('.')}" if field and field.description else ""
+        return Problem(path, field_errors.unknown_field(path))
+    return Problem(path, field_errors.described(kind, context, given, path))
 
 
 def _metadata(metadata: Any) -> Iterator[Problem]:
@@ -244,26 +134,14 @@ def _metadata(metadata: Any) -> Iterator[Problem]:
         return
     for key in metadata:
         if key not in _METADATA:
-            near = _nearest(str(key), list(_METADATA))
+            near = field_errors.nearest(str(key), list(_METADATA))
             yield Problem(("metadata", str(key)), "unknown field" + (f"; did you mean {near}?" if near else ""))
     name = metadata.get("name", _ABSENT)
     path: Path = ("metadata", "name")
     if name is _ABSENT:
         yield Problem(path, "is missing: the job's name")
-    elif not isinstance(name, str):
-        yield Problem(path, f"text is expected, not {shown(name)}")
-    elif len(name) > NAME_LIMIT:
-        yield Problem(
-            path, f"at most {NAME_LIMIT} characters are expected, not {len(name)}: hostnames are made from it"
-        )
-    elif not re.fullmatch(NAME_PATTERN, name):
-        better = re.sub(r"^[^a-z]+|[^a-z0-9]+$", "", re.sub(r"[^a-z0-9]+", "-", name.lower()))
-        hint = f", for example {better}" if better else ""
-        yield Problem(
-            path,
-            f"lower-case letters, digits and '-' are expected, from a letter to a letter or digit{hint}; "
-            f"not {shown(name)}",
-        )
+    elif (words := job_name.refusal(name)) is not None:
+        yield Problem(path, words)
 
 
 def _across(value: Any, sized: bool, on_cluster: bool) -> Iterator[Problem]:
@@ -306,8 +184,3 @@ def _not_finite(value: Any, path: Path) -> Iterator[Problem]:
     elif isinstance(value, list):
         for i, child in enumerate(value):
             yield from _not_finite(child, (*path, i))
-
-
-def _number(value: Any) -> str:
-    whole = isinstance(value, int) or (value.is_integer() and abs(value) < 1e15)
-    return str(int(value)) if whole else f"{value:g}"

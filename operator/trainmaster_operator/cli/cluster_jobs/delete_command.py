@@ -23,6 +23,6 @@ def declare(command: Parser) -> None:
 
 
 def _delete(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.cluster_jobs.submit_job import delete
+    from trainmaster_operator.cli.cluster_jobs.delete_job import delete
 
     return delete(common.where(options), options.name)

@@ -6,7 +6,8 @@ import asyncio
 import sys
 
 from trainmaster_operator.cli import run_or_job
-from trainmaster_operator.cli.cluster_connection import Target, connected, find
+from trainmaster_operator.cli.cluster_connection import Target, connected
+from trainmaster_operator.cli.find_job import find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import state_of

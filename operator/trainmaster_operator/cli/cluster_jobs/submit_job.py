@@ -1,15 +1,14 @@
-"""`trainmaster submit job.yaml` and `trainmaster delete NAME`: create and delete jobs on a cluster."""
+"""`trainmaster submit job.yaml`: creates a job on a cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
-from trainmaster_operator.cli import operator_presence, run_or_job
-from trainmaster_operator.cli.cluster_connection import Target, connected, find, one_line
+from trainmaster_operator.cli import operator_presence
+from trainmaster_operator.cli.cluster_connection import Target, connected, one_line
 from trainmaster_operator.cli.display import live_display
 from trainmaster_operator.cli.display.watch_job import follow
 from trainmaster_operator.cli.job_files.dry_run import try_job
@@ -17,7 +16,7 @@ from trainmaster_operator.cli.job_files.job_document import Document, in_namespa
 from trainmaster_operator.cli.job_files.validate_job import load_job
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.cluster.port import JOB, AlreadyExists, Invalid, NotFound, Object
+from trainmaster_operator.cluster.port import JOB, AlreadyExists, Invalid, Object
 
 
 def submit(where: Where, file: Path, watching: bool, plain: bool) -> int:
@@ -57,23 +56,3 @@ async def create(target: Target, document: Document, asked: str | None) -> Objec
         ) from None
     except Invalid as error:
         raise Refusal(f"{document.file}: the cluster refuses the job: {one_line(error)}") from None
-
-
-def delete(where: Where, name: str) -> int:
-    """Delete a job. Return 0. Raise Refusal if there is no such job."""
-    run_or_job.check_job(name, where, "to delete a run, delete its folder")
-    return asyncio.run(_delete(where, name))
-
-
-async def _delete(where: Where, name: str) -> int:
-    async with connected(where) as target:
-        await remove(target, name)
-        return 0
-
-
-async def remove(target: Target, name: str) -> None:
-    """Delete a job and say so. Raise Refusal if there is no such job."""
-    job = await find(target, name)
-    with suppress(NotFound):  # Somebody else has deleted it in the meantime.
-        await target.cluster.delete(JOB, target.namespace, name, uid=job["metadata"]["uid"])
-    sys.stdout.write(f"job {name} is deleted; its pods are being deleted\n")

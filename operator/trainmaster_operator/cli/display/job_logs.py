@@ -16,10 +16,10 @@ from contextlib import ExitStack, suppress
 from typing import IO, Any
 
 from trainmaster_operator.api.api_group import GROUP
-from trainmaster_operator.cli.cluster_connection import Target, connected, find, one_line
+from trainmaster_operator.cli.cluster_connection import Target, connected, one_line
 from trainmaster_operator.cli.container_logs import Line, Read, Source, in_order, parsed, source
-from trainmaster_operator.cli.display.rank_output import rank_of
-from trainmaster_operator.cli.display.run_logs import silent
+from trainmaster_operator.cli.display.rank_output import rank_of, silent
+from trainmaster_operator.cli.find_job import find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import slots_in_rank_order

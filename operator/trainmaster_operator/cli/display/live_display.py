@@ -1,12 +1,11 @@
-"""What a user sees while a job runs: a live picture on a terminal, plain lines elsewhere."""
+"""What a user sees while a job runs: a live picture on a terminal, plain lines elsewhere (`plain_display`)."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TextIO
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -15,14 +14,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trainmaster.contract.sample_unit import unit_of
-from trainmaster_operator.cli.display import rank_rows, recovery_tables
+from trainmaster_operator.cli.display import pod_rows, rank_rows, recovery_tables
 from trainmaster_operator.cli.display.number_words import clock, loss, rate, remaining, seconds
-from trainmaster_operator.cli.display.rank_output import LastWords
-from trainmaster_operator.cli.display.status_diff import News, Tone, cut, reached
+from trainmaster_operator.cli.display.plain_display import PlainDisplay
+from trainmaster_operator.cli.display.scenes import Scene
+from trainmaster_operator.cli.display.status_diff import News, Tone, reached
 from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
-from trainmaster_operator.planning.facts.observation import PodRecord
 
 STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "bold red"}
 _PHASES = {
@@ -36,67 +34,7 @@ _PHASES = {
     JobPhase.HELD: "bold yellow",
 }
 FRAME_S = 0.25  # Seconds between two pictures.
-PLAIN_EVERY_S = 5.0
-PLAIN_SHARE = 0.05
-MOST_PODS = 16
 BAR = 36  # In characters.
-FIRST_STEP_EVERY_S = 10.0
-"""Seconds between two lines about a first step that lasts."""
-
-
-@dataclass
-class Scene:
-    """Everything that a picture shows. `ranks`: the reports of ranks from the control channel, with their slots. For
-    a job on a cluster, `namespace` and `pods` are used instead of these and of the output folder."""
-
-    name: str
-    world_size: int
-    out: str
-    total_steps: int | None = None
-    status: JobState = field(default_factory=JobState)
-    ranks: Sequence[dict[str, Any]] = ()
-    namespace: str = ""
-    pods: Sequence[PodRecord] = ()
-    memory: str = ""  # At the end: which rank came nearest to its memory limit.
-    words: LastWords | None = None  # At the end.
-    unit: str = "tokens"  # The unit in which samples are counted.
-    compiles: bool = False  # The first step of a round begins with torch.compile.
-    unled: str = ""  # Sentences that say that no operator is there, so the status may be out of date.
-
-    @property
-    def place(self) -> str:
-        return f"in namespace {self.namespace}" if self.namespace else f"output in {self.out}"
-
-    @classmethod
-    def of_training(cls, training: Mapping[str, Any] | None, **fields: Any) -> Scene:
-        """Return a scene with what the job's `training` says, if it has one. The job may be of another release."""
-        asked = training or {}
-        data = asked.get("data")
-        source = str(data.get("source", "")) if isinstance(data, Mapping) else ""
-        known = {"total_steps": asked.get("steps"), "unit": unit_of(source), "compiles": bool(asked.get("compile"))}
-        return cls(**{**known, **fields})
-
-    @property
-    def step(self) -> int:
-        """The step that the rows of the ranks show."""
-        return rank_rows.step_of(self.status, self.ranks)
-
-    @property
-    def has_gone_back(self) -> bool:
-        """True if ranks do steps again. Ranks are read less often than the status, so they seem to lag behind it
-        although nothing has gone back; only before the first step of a round do they know of it earlier."""
-        progress = self.status.progress
-        begins = self.status.phase in (JobPhase.STARTING, JobPhase.RECOVERING)
-        return (self.step if begins else max(self.step, progress.step)) < progress.highestStep
-
-    @property
-    def eta_s(self) -> float | None:
-        """Seconds until the end; None if it is unknown or no operator updates it."""
-        return None if self.unled else self.status.progress.etaSeconds
-
-    @property
-    def total(self) -> int:
-        return self.status.progress.totalSteps or self.total_steps or 0
 
 
 class Display(Protocol):
@@ -114,79 +52,6 @@ def choose(scene: Scene, plain: bool, stream: TextIO | None = None) -> Display:
     if plain or not stream.isatty():
         return PlainDisplay(scene, stream)
     return LiveDisplay(scene, Console(file=stream))
-
-
-class PlainDisplay:
-    """Writes one line for each change, and one for each 5 % of the steps or each few seconds, whichever is rarer,
-    but at most one a second."""
-
-    def __init__(self, scene: Scene, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._scene = scene
-        self._stream = stream
-        self._clock = clock
-        self._began = clock()
-        self._told_at = self._began
-        self._told_step = 0
-        # The time of the last line about the first step that is under way.
-        self._first_step_told_at: float | None = None
-        self._first_step_began = 0.0
-
-    def start(self) -> None:
-        self._write("job", f"{self._scene.name}: {counted(self._scene.world_size, 'rank')}, {self._scene.place}")
-
-    def tell(self, news: News) -> None:
-        self._write(news.word, news.text)
-
-    def draw(self) -> None:
-        progress = self._scene.status.progress
-        now = self._clock()
-        self._tell_first_step(now)
-        if self._scene.status.phase is not JobPhase.RUNNING or progress.step == self._told_step:
-            return
-        total = self._scene.total
-        leap = abs(progress.step - self._told_step) >= max(1, PLAIN_SHARE * total) if total else False
-        if now - self._told_at >= PLAIN_EVERY_S or (leap and now - self._told_at >= 1.0):
-            self._told_at, self._told_step = now, progress.step
-            self._write("step", describe(self._scene))
-
-    def stop(self) -> None:
-        """Do nothing, because every line is flushed already."""
-
-    def _tell_first_step(self, now: float) -> None:
-        """Write how long the first step takes. There is no other news during it, and with torch.compile it may take
-        minutes."""
-        lasts = rank_rows.first_step_s(self._scene.status, self._scene.ranks)
-        told_at, word = self._first_step_told_at, "compiling" if self._scene.compiles else "first step"
-        if lasts is None:
-            self._first_step_told_at = None
-            if told_at is not None and self._scene.status.phase is JobPhase.RUNNING:
-                self._write(word, f"done after {seconds(now - self._first_step_began)}")
-            return
-        if told_at is None:
-            self._first_step_began = now - lasts
-        elif now - told_at < FIRST_STEP_EVERY_S:
-            return
-        self._first_step_told_at = now
-        self._write(word, f"{seconds(now - self._first_step_began)} so far")
-
-    def _write(self, word: str, text: str) -> None:
-        self._stream.write(f"{clock(self._clock() - self._began)}  {word:<10}  {text}\n")
-        self._stream.flush()
-
-
-def describe(scene: Scene) -> str:
-    """Return the progress on one line."""
-    progress = scene.status.progress
-    parts = [f"{progress.step}/{scene.total}" if scene.total else str(progress.step)]
-    if progress.loss:
-        parts.append(f"loss {loss(progress.loss)}")
-    if progress.tokensPerSecond:
-        parts.append(f"{rate(progress.tokensPerSecond)} {scene.unit}/s")
-    elif progress.stepsPerSecond:
-        parts.append(f"{rate(progress.stepsPerSecond)} steps/s")
-    if scene.eta_s is not None:
-        parts.append(f"ETA {remaining(scene.eta_s)}")
-    return "  ".join(parts)
 
 
 class LiveDisplay:
@@ -237,7 +102,7 @@ def picture(scene: Scene, elapsed_s: float) -> RenderableType:
     if scene.ranks:
         parts.append(rank_rows.table(scene.name, status, scene.ranks, compiles=scene.compiles))
     if scene.pods:
-        parts.append(pods(scene.pods))
+        parts.append(pod_rows.table(scene.pods))
     return Group(*parts)
 
 
@@ -288,22 +153,6 @@ def _wrapped(words: Sequence[Text], width: int) -> Iterator[Text]:
             line = []
         line.append(word)
     yield Text("  ").join(line)
-
-
-def pods(records: Sequence[PodRecord]) -> RenderableType:
-    """Return a table of pods. Pods with a reason come first."""
-    grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for title in ("pod", "state", "node", "why"):
-        grid.add_column(title, overflow="fold" if title == "why" else "ellipsis")
-    shown = sorted(records, key=lambda pod: (not pod.reason, pod.phase == "Running", pod.role, pod.slot, pod.name))
-    for pod in shown[:MOST_PODS]:
-        words = "Terminating" if pod.deleting else pod.phase
-        style = "green" if words == "Running" else "red" if words in ("Failed", "Missing") else "yellow"
-        why = ": ".join(part for part in (pod.reason, cut(pod.message)) if part)
-        grid.add_row(pod.name, Text(words, style), pod.node, Text(why))
-    if len(records) > MOST_PODS:
-        return Group(grid, Text(f"and {len(records) - MOST_PODS} more pods", "dim"))
-    return grid
 
 
 def summary(scene: Scene, console: Console, report: str = "", state: str = "") -> None:

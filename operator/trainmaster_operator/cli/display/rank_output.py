@@ -1,4 +1,4 @@
-"""What the ranks of a run on this machine print: its log files as they grow, and the last lines of the failed rank.
+"""What the ranks of a run on this machine print: its log files as they grow.
 
 A log file belongs to a pod. The pod's agent writes `[rank 3] ` before each line of a rank. The files are read, never
 the pipes of ranks, so a slow reader loses nothing and no training waits for it.
@@ -6,34 +6,18 @@ the pipes of ranks, so a slow reader loses nothing and no training waits for it.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import select
-import stat
-import struct
-import termios
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from trainmaster_operator.api.compact_lists import unpack_ranges
-from trainmaster_operator.cli.display.status_diff import News
-from trainmaster_operator.cli.output_folder import LOGS
-from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
+from trainmaster_operator.planning.facts.job_state import JobState
 
-LAST_LINES = 12
 CHUNK = 65536  # Bytes of one file that are read at a time.
-_LAST_BYTES = 262144  # Bytes at the end of a log in which the last lines of a rank are searched.
-_UNREAD = 16384  # Of the 65536 bytes of a pipe; the rest is kept free for messages of the run itself.
 
 _POD_LOG = re.compile(r".*-worker-(\d+)-(\d+)\.log")
 _RANK = re.compile(rb"\[rank (\d+)\] ")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
-_PROGRESS = re.compile(r"step \d+ of \d+: loss ")
-_EVALUATION = "evaluation: "
-_TRACEBACK = "Traceback (most recent call last):"
 
 
 class Tail:
@@ -123,90 +107,6 @@ def shown(line: bytes) -> str:
     return _CONTROL.sub("", text.expandtabs())
 
 
-class Teller:
-    """Decides what the terminal shows of the lines of a rank."""
-
-    def __init__(self, rank: int, *, own_loop: bool, quiet: bool) -> None:
-        """`own_loop`: the rank runs the built-in trainer. Then the display reports its steps and failures, and a
-        traceback is usually about a connection to a rank that died; evaluations are shown in any case."""
-        self._word = f"rank {rank}"
-        self._own_loop = own_loop
-        self._quiet = quiet
-        self._in_traceback = False
-        self._shown_traceback = False
-
-    def pick_news(self, line: bytes) -> News | None:
-        """Return what the terminal shows of the next line; None if it shows nothing of it."""
-        text = shown(line)
-        if self._own_loop:
-            if text.startswith(_EVALUATION):
-                return News("evaluation", text.removeprefix(_EVALUATION))
-            if self._is_of_a_traceback(text) or _PROGRESS.match(text):
-                return None
-        if self._quiet:
-            return None
-        self._shown_traceback = self._shown_traceback or _TRACEBACK in text
-        return News(self._word, text)
-
-    def explain_traceback(self, failure: Failure | None) -> News | None:
-        """Return what a traceback of this rank, shown since the last call, has to do with a failure of another rank."""
-        shown, self._shown_traceback = self._shown_traceback, False
-        if not shown or failure is None or failure.rank is None or self._word == f"rank {failure.rank}":
-            return None
-        return News(
-            self._word, f"rank {failure.rank} failed first; the error of {self._word} most likely follows from it"
-        )
-
-    def _is_of_a_traceback(self, text: str) -> bool:
-        """Return whether the line belongs to a traceback, from its first line to the one that names the exception."""
-        if text.startswith(_TRACEBACK):
-            self._in_traceback = True
-        elif self._in_traceback and text and not text.startswith(" "):
-            self._in_traceback = False
-            return True
-        return self._in_traceback
-
-
-def is_read(stream: TextIO) -> bool:
-    """Return whether writing to the stream would not block: the terminal is not paused, and the pipe is not full."""
-    try:
-        fd = stream.fileno()
-    except (OSError, ValueError):
-        return True  # It is no file of the system, as in tests.
-    if stat.S_ISFIFO(os.fstat(fd).st_mode):
-        (unread,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))
-        return int(unread) < _UNREAD
-    poller = select.poll()
-    poller.register(fd, select.POLLOUT)
-    return bool(poller.poll(0))
-
-
-@dataclass(frozen=True)
-class LastWords:
-    """The last lines of a failed rank. `log`: the log of the rank that failed first or, if no rank is to blame
-    (None), the directory of all logs."""
-
-    log: Path
-    rank: int | None = None
-    lines: tuple[str, ...] = ()
-
-
-def log_of(out: Path, failure: Failure | None) -> Path | None:
-    """Return the log of the pod that failed; None if there was no failure, or it names no pod, or that pod has no
-    log."""
-    log = out / LOGS / f"{failure.pod}.log" if failure is not None and failure.pod else None
-    return log if log is not None and log.is_file() else None
-
-
-def last_words(out: Path, status: JobState) -> LastWords | None:
-    """Return where a run's logs are, and the last lines of the rank that made it fail; None if nothing was printed."""
-    logs, failure = out / LOGS, status.lastFailure
-    log = log_of(out, failure)
-    if status.phase is not JobPhase.FAILED or failure is None or log is None:
-        return LastWords(logs) if pod_logs(logs) else None
-    with open(log, "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
-        lines = file.read().removesuffix(b"\n").split(b"\n")
-    if failure.rank is not None:
-        lines = [said for line in lines if (said := said_by(failure.rank, line)) is not None]
-    return LastWords(log, failure.rank, tuple(map(shown, lines[-LAST_LINES:])))
+def silent(rank: int) -> str:
+    """Return the line for a user who asked for a rank that has printed nothing."""
+    return f"trainmaster: rank {rank} has printed nothing; --all shows all ranks\n"

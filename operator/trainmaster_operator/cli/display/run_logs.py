@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster_operator.cli import output_folder
-from trainmaster_operator.cli.display.rank_output import Tail, pod_logs, rank_of, slot_of
+from trainmaster_operator.cli.display.rank_output import Tail, pod_logs, rank_of, silent, slot_of
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import slots_in_rank_order
 
@@ -40,11 +40,6 @@ def of_run(out: Path, rank: int | None, follow: bool, sleep: Callable[[float], A
                 sys.stderr.write(silent(rank))
             return 0
         sleep(LOOK_S)
-
-
-def silent(rank: int) -> str:
-    """Return the line for a user who asked for a rank that has printed nothing."""
-    return f"trainmaster: rank {rank} has printed nothing; --all shows all ranks\n"
 
 
 def _check(resource: dict[str, Any], rank: int | None) -> None:

@@ -1,14 +1,74 @@
-"""Scenes of runs and of jobs, made from what is stored of them."""
+"""Scenes: everything that a picture of a run or of a job shows, made from what is stored of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.cli.display.live_display import Scene
+from trainmaster.contract.sample_unit import unit_of
+from trainmaster_operator.cli.display import rank_rows
+from trainmaster_operator.cli.display.last_lines import LastWords
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster.port import Object
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+from trainmaster_operator.planning.facts.observation import PodRecord
+
+
+@dataclass
+class Scene:
+    """Everything that a picture shows. `ranks`: the reports of ranks from the control channel, with their slots. For
+    a job on a cluster, `namespace` and `pods` are used instead of these and of the output folder."""
+
+    name: str
+    world_size: int
+    out: str
+    total_steps: int | None = None
+    status: JobState = field(default_factory=JobState)
+    ranks: Sequence[dict[str, Any]] = ()
+    namespace: str = ""
+    pods: Sequence[PodRecord] = ()
+    memory: str = ""  # At the end: which rank came nearest to its memory limit.
+    words: LastWords | None = None  # At the end.
+    unit: str = "tokens"  # The unit in which samples are counted.
+    compiles: bool = False  # The first step of a round begins with torch.compile.
+    unled: str = ""  # Sentences that say that no operator is there, so the status may be out of date.
+
+    @property
+    def place(self) -> str:
+        return f"in namespace {self.namespace}" if self.namespace else f"output in {self.out}"
+
+    @classmethod
+    def of_training(cls, training: Mapping[str, Any] | None, **fields: Any) -> Scene:
+        """Return a scene with what the job's `training` says, if it has one. The job may be of another release."""
+        asked = training or {}
+        data = asked.get("data")
+        source = str(data.get("source", "")) if isinstance(data, Mapping) else ""
+        known = {"total_steps": asked.get("steps"), "unit": unit_of(source), "compiles": bool(asked.get("compile"))}
+        return cls(**{**known, **fields})
+
+    @property
+    def step(self) -> int:
+        """The step that the rows of the ranks show."""
+        return rank_rows.step_of(self.status, self.ranks)
+
+    @property
+    def has_gone_back(self) -> bool:
+        """True if ranks do steps again. Ranks are read less often than the status, so they seem to lag behind it
+        although nothing has gone back; only before the first step of a round do they know of it earlier."""
+        progress = self.status.progress
+        begins = self.status.phase in (JobPhase.STARTING, JobPhase.RECOVERING)
+        return (self.step if begins else max(self.step, progress.step)) < progress.highestStep
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until the end; None if it is unknown or no operator updates it."""
+        return None if self.unled else self.status.progress.etaSeconds
+
+    @property
+    def total(self) -> int:
+        return self.status.progress.totalSteps or self.total_steps or 0
 
 
 def scene_of_job(job: Object) -> Scene:

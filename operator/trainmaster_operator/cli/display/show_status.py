@@ -17,18 +17,17 @@ from rich.console import Console
 from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.api.recovery_spec import BudgetSpec
 from trainmaster_operator.cli import disruption_budgets, output_folder
-from trainmaster_operator.cli.display import live_display, rank_output
+from trainmaster_operator.cli.display import last_lines, live_display, plain_display, pod_rows
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
-from trainmaster_operator.cli.display.scenes import scene_of_job, scene_of_run
+from trainmaster_operator.cli.display.scenes import Scene, scene_of_job, scene_of_run
 from trainmaster_operator.cli.display.status_diff import described, reached
 from trainmaster_operator.cli.kubeconfig import Where
-from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.cli.stored_state import standing, state_of
 from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.failure import failure_budget
 from trainmaster_operator.planning.failure.failure_budget import LADDER
 
-_AGAIN = "To continue it, give the same trainmaster run command again."
 _TOLD = ("Running", "Recovering", "Suspended", "Complete")  # Conditions that the phase already shows.
 
 
@@ -38,7 +37,7 @@ def of_run(out: Path) -> int:
     job = state_of(resource)
     scene = scene_of_run(resource, out)
     scene.memory = MemoryTrack.read(out / output_folder.MEMORY).describe_nearest()
-    scene.words = rank_output.last_words(out, job)
+    scene.words = last_lines.last_words(out, job)
     goes_on = output_folder.is_held(out)
     state, sentence = standing(out, job, goes_on)
     console = Console(file=sys.stdout, highlight=False)
@@ -51,7 +50,7 @@ def of_run(out: Path) -> int:
     return 0
 
 
-def _progress(scene: live_display.Scene, goes_on: bool) -> str:
+def _progress(scene: Scene, goes_on: bool) -> str:
     """Return the progress on one line. If the run does not continue, the remaining time is left out."""
     progress = scene.status.progress
     if scene.status.phase is JobPhase.PENDING and not progress.highestStep:
@@ -61,19 +60,7 @@ def _progress(scene: live_display.Scene, goes_on: bool) -> str:
     if not goes_on:
         stands = progress.model_copy(update={"etaSeconds": None})
         scene = replace(scene, status=scene.status.model_copy(update={"progress": stands}))
-    return f"step {live_display.describe(scene)}"
-
-
-def standing(out: Path, job: JobState, goes_on: bool) -> tuple[str, str]:
-    """Return the state of a run on this machine in one word and in a sentence. `goes_on`: its command is running."""
-    if goes_on:
-        return job.phase.value, f"The run continues now; `trainmaster logs {out} --follow` shows what rank 0 prints."
-    if job.phase.finished:
-        return job.phase.value, ""
-    if job.phase is JobPhase.SUSPENDED:
-        return job.phase.value, f"The run was stopped. {_AGAIN}"
-    was = job.phase.value.lower()
-    return "Interrupted", f"The command of the run ended while the job was {was}. {_AGAIN}"
+    return f"step {plain_display.describe(scene)}"
 
 
 def of_job(where: Where, name: str) -> int:
@@ -84,7 +71,8 @@ def of_job(where: Where, name: str) -> int:
 async def _of_job(where: Where, name: str) -> int:
     # These are imported here, because a local run needs no client of Kubernetes.
     from trainmaster_operator.cli import operator_presence
-    from trainmaster_operator.cli.cluster_connection import connected, find
+    from trainmaster_operator.cli.cluster_connection import connected
+    from trainmaster_operator.cli.find_job import find
     from trainmaster_operator.cluster.port import POD, ApiError
     from trainmaster_operator.runtime.cache.cache_records import pod_entry
 
@@ -107,7 +95,7 @@ async def _of_job(where: Where, name: str) -> int:
     return 0
 
 
-def show(scene: live_display.Scene, console: Console, resource: Mapping[str, Any]) -> None:
+def show(scene: Scene, console: Console, resource: Mapping[str, Any]) -> None:
     """Print a job on a cluster: its progress, its problems and their reasons, its recoveries and its pods. `resource`:
     the job as it is stored."""
     job = scene.status
@@ -126,7 +114,7 @@ def show(scene: live_display.Scene, console: Console, resource: Mapping[str, Any
     live_display.recovered(job, console)
     if scene.pods:
         console.print()
-        console.print(live_display.pods(scene.pods))
+        console.print(pod_rows.table(scene.pods))
 
 
 def _show_last_failure(job: JobState, resource: Mapping[str, Any], console: Console) -> None:

@@ -10,10 +10,11 @@ from contextlib import suppress
 
 from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cli import operator_presence
-from trainmaster_operator.cli.cluster_connection import Target, connected, find
+from trainmaster_operator.cli.cluster_connection import Target, connected
 from trainmaster_operator.cli.display import live_display
-from trainmaster_operator.cli.display.scenes import scene_of_job
+from trainmaster_operator.cli.display.scenes import Scene, scene_of_job
 from trainmaster_operator.cli.display.status_diff import News, Tone, logs_command, news
+from trainmaster_operator.cli.find_job import find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import is_scripted, state_of
@@ -26,7 +27,7 @@ from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 OPERATOR_LOOK_S = 10.0  # Seconds between two checks who leads.
 SILENT_FAILURES = 4  # Failures of a list or a watch in succession that are not reported.
 
-Make = Callable[[live_display.Scene], live_display.Display]
+Make = Callable[[Scene], live_display.Display]
 
 
 def watch(where: Where, name: str, plain: bool) -> int:
@@ -46,7 +47,7 @@ async def follow(target: Target, job: Object, make: Make) -> int:
 
 
 class _Follower:
-    def __init__(self, target: Target, job: Object, scene: live_display.Scene, shown: live_display.Display) -> None:
+    def __init__(self, target: Target, job: Object, scene: Scene, shown: live_display.Display) -> None:
         self._key = job_key(job)
         self._uid: str = job["metadata"]["uid"]
         self._scene = scene

@@ -9,15 +9,15 @@ from typing import Any
 
 from trainmaster_operator.cli import output_folder
 from trainmaster_operator.cli.display import live_display
-from trainmaster_operator.cli.display.scenes import scene_of_run
-from trainmaster_operator.cli.display.show_status import of_run, standing
+from trainmaster_operator.cli.display.scenes import Scene, scene_of_run
+from trainmaster_operator.cli.display.show_status import of_run
 from trainmaster_operator.cli.display.status_diff import News, Tone, logs_command, news
-from trainmaster_operator.cli.stored_state import is_scripted, state_of
+from trainmaster_operator.cli.stored_state import is_scripted, standing, state_of
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 
 
 def watch_run(
-    out: Path, make: Callable[[live_display.Scene], live_display.Display], sleep: Callable[[float], Any] = time.sleep
+    out: Path, make: Callable[[Scene], live_display.Display], sleep: Callable[[float], Any] = time.sleep
 ) -> int:
     """Show a run until it ends. Return 0 if it succeeds, 1 if it fails or stops before its end. Raise Refusal if
     there is no run."""
@@ -42,7 +42,7 @@ def watch_run(
         shown.stop()
 
 
-def _look(out: Path, scene: live_display.Scene, shown: live_display.Display) -> None:
+def _look(out: Path, scene: Scene, shown: live_display.Display) -> None:
     job = output_folder.read_run(out)
     old, new = scene.status, state_of(job)
     scene.status = new

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
-from trainmaster_operator.api.validation import pod_fields
+from trainmaster_operator.api.validation import unknown_pod_fields
 from trainmaster_operator.cli.cluster_connection import Target, not_installed, one_line
 from trainmaster_operator.cli.job_files.job_document import Document, refuse
 from trainmaster_operator.cli.refusal import Refusal
@@ -97,9 +97,9 @@ def _judge(document: Document, job: Object, error: Invalid | Forbidden) -> None:
     if FULL_QUOTA in words:
         return _note(f"{document.file}: its pods cannot start now: {words}")
     if _NO_DRY_RUN in words or (isinstance(error, Forbidden) and _NO_RIGHT in words):
-        refuse(document, pod_fields.problems(job["spec"].get("workers", {}).get("template")))
+        refuse(document, unknown_pod_fields.problems(job["spec"].get("workers", {}).get("template")))
         return _note(f"{document.file}: the cluster did not check its pods: {words}")
-    refuse(document, pod_fields.problems_in(words))
+    refuse(document, unknown_pod_fields.problems_in(words))
     raise Refusal(f"{document.file}: the cluster refuses its pods: {words}")
 
 

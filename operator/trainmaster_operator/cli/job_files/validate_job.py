@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from trainmaster.contract.config import ParallelismConfig, TrainingSpec
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec, WorkersSpec
-from trainmaster_operator.api.validation import job_validation, launch_command, partial_model, pod_fields
+from trainmaster_operator.api.validation import job_validation, launch_command, partial_model, unknown_pod_fields
 from trainmaster_operator.cli import kubeconfig
 from trainmaster_operator.cli.job_files.job_document import Document, in_namespace, load, refuse
 from trainmaster_operator.cli.kubeconfig import Where
@@ -97,7 +97,7 @@ async def _try_on_cluster(document: Document, where: Where) -> str:
 
 def _names_in_template(spec: dict[str, Any]) -> Iterator[job_validation.Problem]:
     workers = spec.get("workers")
-    return pod_fields.problems(workers.get("template") if isinstance(workers, dict) else None)
+    return unknown_pod_fields.problems(workers.get("template") if isinstance(workers, dict) else None)
 
 
 def _of_the_trainer(spec: dict[str, Any], *, planned: bool) -> Iterator[job_validation.Problem]:

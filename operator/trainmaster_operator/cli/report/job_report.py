@@ -12,8 +12,9 @@ from pathlib import Path
 
 from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cli import operator_presence
-from trainmaster_operator.cli.cluster_connection import Target, connected, find, one_line
+from trainmaster_operator.cli.cluster_connection import Target, connected, one_line
 from trainmaster_operator.cli.display.number_words import clock, rate
+from trainmaster_operator.cli.find_job import find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.report import html_page, prometheus_curves
 from trainmaster_operator.cli.report.prometheus_curves import Curves, NoMetrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainmaster_operator.cli.display import rank_output
+from trainmaster_operator.cli.display import last_lines
 from trainmaster_operator.cli.display.status_diff import MESSAGE_LIMIT, blamed, described, ending, logs_command
 from trainmaster_operator.cli.output_folder import LOGS
 from trainmaster_operator.cli.report import html_page
@@ -33,10 +33,10 @@ class Printed:
 def printed_in(out: Path, status: JobState) -> Printed:
     """Return where the output of a run is, with its last lines, from its output folder."""
     failure = status.lastFailure
-    words = rank_output.last_words(out, status)
+    words = last_lines.last_words(out, status)
     if words is None:
         return Printed()
-    log = rank_output.log_of(out, failure)
+    log = last_lines.log_of(out, failure)
     if log is None:
         return Printed("The logs of all ranks:", str(out / LOGS))
     what = f"The log of rank {failure.rank}:" if failure is not None and failure.rank is not None else "Its log:"

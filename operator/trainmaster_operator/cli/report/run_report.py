@@ -12,11 +12,10 @@ from typing import Any
 from trainmaster.contract.sample_unit import unit_of
 from trainmaster.contract.wire.atomic_replace import replace
 from trainmaster_operator.cli import output_folder
-from trainmaster_operator.cli.display import recovery_tables
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
 from trainmaster_operator.cli.display.number_words import loss, rate, seconds
 from trainmaster_operator.cli.refusal import Refusal, why
-from trainmaster_operator.cli.report import goodput_table, html_page, report_curves, report_failure
+from trainmaster_operator.cli.report import goodput_table, html_page, report_curves, report_failure, report_recoveries
 from trainmaster_operator.cli.report.guessing_loss import guessing_loss
 from trainmaster_operator.cli.report.html_page import Fact, Key
 from trainmaster_operator.cli.report.metrics_file import Metrics, read
@@ -37,16 +36,6 @@ _TONES = {
     JobPhase.SUSPENDING: "warn",
     JobPhase.RESIZING: "warn",
 }
-
-_COLUMNS = {
-    "round": "one start of all ranks; each restart begins the next round.",
-    "reached": "the highest step that any rank had completed; the rank that failed may have completed one step less.",
-    "resumed": "the step of the checkpoint from which training continued.",
-    "source": "where that checkpoint was: in the memory of the pod, in that of another pod (peer), or on storage.",
-    "steps lost": "steps after the checkpoint, up to the one that was reached, which had to run a second time.",
-    "total": "the time from the failure to the end of the first step of the new round.",
-}
-"""The meaning of the columns in the table of recoveries."""
 
 
 def report(out: Path, file: Path | None = None) -> int:
@@ -144,7 +133,7 @@ def _after_the_curves(status: JobState) -> Iterator[str]:
     if status.lost:
         yield _goodput(status)
     if status.recoveries:
-        yield _recoveries(status)
+        yield report_recoveries.section(status)
 
 
 def _job(resource: dict[str, Any]) -> str:
@@ -208,38 +197,3 @@ def _goodput(status: JobState) -> str:
         ),
         html_page.meanings((name, goodput_table.MEANINGS[name]) for name, _ in parts if name in goodput_table.MEANINGS),
     )
-
-
-def _recoveries(status: JobState) -> str:
-    cells = recovery_tables.actions(status.recoveries)
-    rungs = dict.fromkeys(r.rung for r in status.recoveries)
-    content = [
-        html_page.table(cells.header, cells.rows, cells.numeric),
-        html_page.note(
-            "The operator tries the smallest restart first. Each larger one is the next rung of the ladder: it is "
-            "tried when a smaller one cannot help, or was tried too often."
-        ),
-        html_page.meanings((recovery_tables.ACTIONS[rung], recovery_tables.MEANINGS[rung]) for rung in rungs),
-        html_page.meanings((name, _COLUMNS[name]) for name in cells.header if name in _COLUMNS),
-    ]
-    shares = [
-        (f"round {r.round}", [(recovery_tables.named(p), r.clock[p]) for p in recovery_tables.PHASES if p in r.clock])
-        for r in status.recoveries
-        if r.clock
-    ]
-    if shares:
-        clocks = recovery_tables.clocks(status.recoveries)
-        content += [
-            html_page.heading("Phase by phase"),
-            bars(shares, seconds),
-            html_page.legend(Key("box", style, part) for part, style in colours(shares).items()),
-            html_page.table(clocks.header, clocks.rows, clocks.numeric),
-            html_page.note(
-                "Where pods wait for each other, a phase has the time of the pod that the others waited for, so no "
-                "second is counted twice."
-            ),
-        ]
-    every = status.restarts.total + status.restarts.free
-    if every > len(status.recoveries):
-        content.append(html_page.note(f"The last {len(status.recoveries)} of {every} restarts."))
-    return html_page.section("Recoveries", *content)

@@ -26,19 +26,23 @@ from rich.console import Console
 
 from trainmaster.contract.wire import environment as names
 from trainmaster_operator.api.job_spec import Framework
-from trainmaster_operator.cli.display import live_display, rank_output
+from trainmaster_operator.cli.display import live_display
+from trainmaster_operator.cli.display.last_lines import last_words
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
+from trainmaster_operator.cli.display.rank_output import RankOutput
+from trainmaster_operator.cli.display.scenes import Scene
 from trainmaster_operator.cli.display.status_diff import News, OperatorBack, Tone, news
 from trainmaster_operator.cli.fault_injection import unfired_faults
 from trainmaster_operator.cli.fault_injection.run_faults import FaultServer
 from trainmaster_operator.cli.output_folder import MEMORY, REPORT, STATUS
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.report import run_report
-from trainmaster_operator.cli.run import local_processes
+from trainmaster_operator.cli.run import local_processes, operator_address
 from trainmaster_operator.cli.run.local_faults import Troublemaker
-from trainmaster_operator.cli.run.prepared_run import LOOPBACK, Prepared
+from trainmaster_operator.cli.run.prepared_run import Prepared
+from trainmaster_operator.cli.run.rank_0_output import Rank0Output, Teller
 from trainmaster_operator.cli.run.resume_message import from_where, how_to_go_on
-from trainmaster_operator.cli.run.status_file import StatusFile
+from trainmaster_operator.cli.run.status_file import SAVE_AFTER_S, StatusFile
 from trainmaster_operator.cli.run.surviving_processes import Survivors
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster.port import DELETED, JOB, Object
@@ -52,10 +56,6 @@ from trainmaster_operator.local.store_server import StoreServer
 from trainmaster_operator.planning.facts.job_state import JobPhase
 
 RANKS_EVERY_S = 1.0
-PRINTED_EVERY_S = 0.1
-# Number of chunks of 64 KiB that are shown at the end of what rank 0 printed faster than it could be shown.
-REST_CHUNKS = 16
-SAVE_STATUS_S = 0.3
 OPERATOR_ENDS_WITHIN_S = 3.0
 KUBELET_ENDS_WITHIN_S = 9.0
 SOCKET_PATH_LIMIT = 80  # Of 107 characters; the rest is for the names below the directory.
@@ -76,7 +76,7 @@ class LocalRun:
         self._resource: Object = prepared.resource
         self._store = MemoryStore(now=time.time, ids=lambda: str(uuid.uuid4()))
         self._cluster = MemoryCluster(self._store)
-        self._scene = live_display.Scene.of_training(
+        self._scene = Scene.of_training(
             prepared.resource["spec"].get("training"),
             name=job.metadata.name,
             world_size=job.spec.world_size,
@@ -87,16 +87,20 @@ class LocalRun:
         self._peer_key = secrets.token_hex(KEY_BYTES)
         self._display = live_display.choose(self._scene, plain)
         self._memory = MemoryTrack.read(self._folder.path / MEMORY)
-        self._printed = rank_output.RankOutput(self._folder.logs, 0, job.spec.workers.ranksPerPod)
-        self._teller = rank_output.Teller(0, own_loop=not self._scripted, quiet=quiet)
+        self._printed = Rank0Output(
+            RankOutput(self._folder.logs, 0, job.spec.workers.ranksPerPod),
+            Teller(0, own_loop=not self._scripted, quiet=quiet),
+            self._scene,
+            self._display,
+            _short(self._folder.logs),
+        )
         status_file = _short(self._folder.path / STATUS)
         self._status_file = StatusFile(self._folder, status_file, self._display.tell)
         self._unsaved = asyncio.Event()
         self._ended = asyncio.Event()
         self._stop_asked = 0
         self._said: set[str] = set()
-        port = prepared.control.getsockname()[1]
-        self._url = f"http://{LOOPBACK}:{port}"
+        self._url = operator_address.url(prepared.control)
 
     async def run(self) -> int:
         """Run until the job ends, or until it has stopped as requested. Return the exit code. No process and no
@@ -154,7 +158,7 @@ class LocalRun:
                 self._save_status(),
                 self._draw(),
                 self._look_at_ranks(operator),
-                self._follow_rank_0(),
+                self._printed.follow(),
                 self._ended.wait(),
             )
         ]
@@ -172,7 +176,7 @@ class LocalRun:
             )
             await asyncio.gather(*tasks, return_exceptions=True)
             if not at_once:
-                self._show_the_rest()
+                self._printed.show_rest()
             self._display.stop()
             await faults.close()
             await api.close()
@@ -234,11 +238,11 @@ class LocalRun:
             old, new = self._scene.status, state_of(event.object)
             self._scene.status = new
             self._unsaved.set()
-            self._show_printed()  # The last output of the rank is shown before the news about the end.
+            self._printed.show_new()  # The last output of the rank is shown before the news about the end.
             for piece in news(old, new, scripted=self._scripted):
                 self._display.tell(piece)
-                if piece.word == "failure" and (told := self._teller.explain_traceback(new.lastFailure)) is not None:
-                    self._display.tell(told)
+                if piece.word == "failure":
+                    self._printed.explain_traceback(new.lastFailure)
             stopped = new.phase is JobPhase.SUSPENDED and event.object["spec"].get("suspend")
             if new.phase.finished or stopped:
                 self._ended.set()
@@ -248,7 +252,7 @@ class LocalRun:
         """Write status.yaml after changes of the job, a little later so that many changes need one write."""
         while True:
             await self._unsaved.wait()
-            await asyncio.sleep(SAVE_STATUS_S)
+            await asyncio.sleep(SAVE_AFTER_S)
             self._unsaved.clear()
             await self._status_file.write(self._resource)
 
@@ -294,31 +298,6 @@ class LocalRun:
         self._scene.ranks = sorted(ranks, key=lambda rank: rank["rank"])
         self._memory.add(time.time(), ranks)
 
-    async def _follow_rank_0(self) -> None:
-        while True:
-            self._show_printed()
-            await asyncio.sleep(PRINTED_EVERY_S)
-
-    def _show_printed(self, *, wait: bool = False) -> bool:
-        """Show what rank 0 has printed since the last call, or a part of it. Return whether there may be more.
-        `wait`: wait for a terminal that is not ready; while the job runs, nothing waits for a terminal."""
-        if not wait and not rank_output.is_read(sys.stdout):
-            return False
-        lines = self._printed.read(self._scene.status)
-        for line in lines or ():
-            if (piece := self._teller.pick_news(line)) is not None:
-                self._display.tell(piece)
-        return lines is not None
-
-    def _show_the_rest(self) -> None:
-        """Show the rest of the output after all processes have ended."""
-        chunks = 0
-        while self._show_printed(wait=True):
-            chunks += 1
-            if chunks == REST_CHUNKS:
-                self._display.tell(News("rank 0", f"(the rest of what it printed is in {_short(self._folder.logs)})"))
-                return
-
     # -- what is asked of us
 
     def _ask_to_stop(self, number: int) -> None:
@@ -345,7 +324,7 @@ class LocalRun:
         except OSError as error:
             sys.stderr.write(f"trainmaster: {_short(path / MEMORY)} can't be written: {why(error)}\n")
         self._scene.memory = self._memory.describe_nearest()
-        self._scene.words = rank_output.last_words(Path(_short(path)), self._scene.status)
+        self._scene.words = last_words(Path(_short(path)), self._scene.status)
         page = _short(path / REPORT)
         try:
             run_report.write(path)

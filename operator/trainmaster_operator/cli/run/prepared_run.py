@@ -12,8 +12,6 @@ from trainmaster_operator.cli.this_machine.cuda_devices import DeviceLocks
 from trainmaster_operator.cli.this_machine.device_plan import DevicePlan
 from trainmaster_operator.cli.this_machine.script_interpreter import Interpreter
 
-LOOPBACK = "127.0.0.1"
-
 
 @dataclass(frozen=True)
 class Prepared:

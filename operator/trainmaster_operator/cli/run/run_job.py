@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import socket
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainmaster.contract.launch.framework_packages import PACKAGES
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework
 from trainmaster_operator.cli import output_folder, resumed_run
 from trainmaster_operator.cli.fault_injection import run_faults
 from trainmaster_operator.cli.job_files.validate_job import load_job
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.cli.run.prepared_run import LOOPBACK, Prepared
+from trainmaster_operator.cli.run import operator_address
+from trainmaster_operator.cli.run.prepared_run import Prepared
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cli.this_machine import cuda_devices, device_plan, preflight, script_interpreter
 from trainmaster_operator.cli.this_machine.cuda_devices import DeviceLocks
 from trainmaster_operator.cli.this_machine.device_plan import DevicePlan, NoDevices
-from trainmaster_operator.cli.this_machine.script_interpreter import Interpreter
 from trainmaster_operator.planning.facts.job_state import JobPhase
 
 
@@ -67,7 +65,7 @@ def prepare(options: RunOptions) -> Prepared | str:
     localized = preflight.localized(document.value, Path.cwd(), out)
     job = DistributedTrainingJob.model_validate(localized)
     encoded_faults = run_faults.parse(options.faults, job)
-    python = None if job.spec.framework is Framework.TRAINMASTER else _choose_python(options, job)
+    python = None if job.spec.framework is Framework.TRAINMASTER else script_interpreter.of_job(options.job, job)
 
     before = output_folder.read_status(out)
     if before is not None and not options.fresh:
@@ -79,7 +77,7 @@ def prepare(options: RunOptions) -> Prepared | str:
         resumed_run.check_steps(out, before, job)
     resumes = before is not None and not options.fresh
     with ExitStack() as undo:
-        control = undo.enter_context(_listen(options.port))
+        control = undo.enter_context(operator_address.listen(options.port))
         locks = DeviceLocks(cuda_devices.lock_folder(os.environ))
         undo.callback(locks.release)
         chosen = _choose_devices(options, job, locks)
@@ -110,19 +108,6 @@ def prepare(options: RunOptions) -> Prepared | str:
     )
 
 
-def _choose_python(options: RunOptions, job: DistributedTrainingJob) -> Interpreter:
-    """Return the interpreter of the scripts. Raise Refusal if it lacks the job's framework."""
-    framework = job.spec.framework.value
-    package = PACKAGES.get(framework, "torch")
-    chosen = script_interpreter.of_command(job.spec.command(), os.environ.get("PATH", os.defpath), package)
-    if chosen.lacks and framework in PACKAGES:
-        raise Refusal(
-            f"{options.job}: spec.framework: {framework} needs the package {package}, and {sys.executable} does not "
-            f"have it: install it there, or put the Python that has it first in PATH"
-        )
-    return chosen
-
-
 def _command(options: RunOptions) -> str:
     out = ["--out", str(options.out)] if options.out else []
     nodes = ["--pods-as-nodes"] if options.pods_as_nodes else []
@@ -149,19 +134,3 @@ def _longer(before: dict[str, Any], job: DistributedTrainingJob) -> bool:
     """Return whether a job that has ended has more steps now."""
     had = (before["spec"].get("training") or {}).get("steps", 0)
     return job.spec.training is not None and job.spec.training.steps > int(had)
-
-
-def _listen(port: int) -> socket.socket:
-    """Return a listening socket. Raise Refusal if the port is in use or invalid."""
-    if not 0 <= port <= 65535:
-        raise Refusal(f"--port {port}: must be 0, for any free port, to 65535")
-    # This imports aiohttp, so it is imported only when it is needed.
-    from trainmaster_operator.control.http_server import listening_socket
-
-    try:
-        return listening_socket(LOOPBACK, port)
-    except OSError as error:
-        why = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise Refusal(
-            f"--port {port}: {LOOPBACK}:{port} can't be used: {why}; leave --port out to use a free port"
-        ) from None

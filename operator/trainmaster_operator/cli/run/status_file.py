@@ -12,6 +12,8 @@ from trainmaster_operator.cli.display.status_diff import News, Tone
 from trainmaster_operator.cli.refusal import why
 from trainmaster_operator.cluster.port import Object
 
+SAVE_AFTER_S = 0.3  # Seconds after a change of the job, so that many changes need one write.
+
 
 class Folder(Protocol):
     """The part of the output folder that is used here."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.this_machine.device_plan import Device, named
-from trainmaster_operator.local.pod_devices import VISIBLE
+from trainmaster_operator.local.pod_cuda_devices import VISIBLE
 
 NVML = "libnvidia-ml.so.1"
 OTHER_DRIVER = Path("/dev/kfd")

@@ -9,7 +9,7 @@ from trainmaster.contract.config import Device as Asked
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.api.validation.problem import Problem, shown
 from trainmaster_operator.cli.display.status_diff import News, Tone
-from trainmaster_operator.local.pod_devices import VISIBLE
+from trainmaster_operator.local.pod_cuda_devices import VISIBLE
 from trainmaster_operator.planning.facts.change import counted
 
 RESOURCE = "nvidia.com/gpu"

@@ -14,8 +14,7 @@ from typing import Any
 from trainmaster.contract.config import DataConfig
 from trainmaster.contract.launch import LaunchRefused, UnknownOption, parse
 from trainmaster.contract.launch.own_parser_process import OwnParsers
-from trainmaster_operator.api.api_group import CONTROLLER
-from trainmaster_operator.api.job_spec import Framework, JobSpec
+from trainmaster_operator.api.job_spec import CONTROLLER, Framework, JobSpec
 from trainmaster_operator.api.validation import partial_model, pod_template
 from trainmaster_operator.api.validation.problem import Problem
 from trainmaster_operator.cli.this_machine import cuda_devices, device_plan, script_interpreter, trainer_checks

@@ -12,9 +12,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from trainmaster.contract.launch import LaunchRefused, parse
+from trainmaster.contract.launch.framework_packages import PACKAGES
 from trainmaster.contract.launch.python_options import is_python
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
+from trainmaster_operator.cli.refusal import Refusal
 
 _LIMIT_S = 30.0
 _PROBE = """
@@ -37,6 +41,20 @@ class Interpreter:
     path: str
     words: str
     lacks: bool = False
+
+
+def of_job(file: Path, job: DistributedTrainingJob) -> Interpreter:
+    """Return the interpreter of the job's scripts. `file`: where the job is written. Raise Refusal if the interpreter
+    lacks the framework."""
+    framework = job.spec.framework.value
+    package = PACKAGES.get(framework, "torch")
+    chosen = of_command(job.spec.command(), os.environ.get("PATH", os.defpath), package)
+    if chosen.lacks and framework in PACKAGES:
+        raise Refusal(
+            f"{file}: spec.framework: {framework} needs the package {package}, and {sys.executable} does not "
+            f"have it: install it there, or put the Python that has it first in PATH"
+        )
+    return chosen
 
 
 def of_command(command: Sequence[str], search: str, package: str = "torch") -> Interpreter:

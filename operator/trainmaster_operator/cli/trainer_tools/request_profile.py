@@ -14,8 +14,9 @@ from typing import Any
 from trainmaster.contract.wire import profile_request
 from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.cli import output_folder, run_or_job
-from trainmaster_operator.cli.cluster_connection import Target, connected, find
+from trainmaster_operator.cli.cluster_connection import Target, connected
 from trainmaster_operator.cli.fault_injection.inject_fault import Exec, agent_of, newest_pods, slots_in_order
+from trainmaster_operator.cli.find_job import find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import state_of

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 from pydantic import ValidationError
 
-from trainmaster_operator.api.api_group import CONTROLLER, GROUP
-from trainmaster_operator.api.job_spec import DistributedTrainingJob, ObjectMeta
+from trainmaster_operator.api.api_group import GROUP
+from trainmaster_operator.api.job_spec import CONTROLLER, DistributedTrainingJob, ObjectMeta
 from trainmaster_operator.api.validation.problem import in_one_line
 from trainmaster_operator.cluster.port import JOB, Object
 from trainmaster_operator.manifests.object_names import RESOURCES

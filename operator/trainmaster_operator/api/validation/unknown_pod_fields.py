@@ -1,9 +1,9 @@
 """The names of the fields of a pod template, so that a misspelt one is found without a cluster.
 
 An API server ignores a field that it doesn't know unless it is asked to be strict. The names come from the official
-Kubernetes client, whose import takes seconds: `python -m trainmaster_operator.api.validation.pod_fields` writes them
-into pod_fields.json, and `--check` exits 1 when that file is stale. A cluster may be newer than these names, so a job
-that goes to a cluster is judged by that cluster.
+Kubernetes client, whose import takes seconds: `python -m trainmaster_operator.api.validation.unknown_pod_fields` writes
+them into known_pod_fields.json, and `--check` exits 1 when that file is stale. A cluster may be newer than these names,
+so a job that goes to a cluster is judged by that cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from trainmaster_operator.api.validation import problem
 from trainmaster_operator.api.validation.problem import Problem
 
-FILE = Path(__file__).with_suffix(".json")
+FILE = Path(__file__).with_name("known_pod_fields.json")
 TEMPLATE: problem.Path = ("spec", "workers", "template")
 
 _ROOT = "V1PodTemplateSpec"
@@ -82,7 +82,7 @@ def _words(name: str, kind: str) -> str:
 
 
 def render() -> str:
-    """Return the content of pod_fields.json, made from the installed Kubernetes client."""
+    """Return the content of known_pod_fields.json, made from the installed Kubernetes client."""
     client = importlib.import_module("kubernetes.client")
     types: dict[str, dict[str, str]] = {}
     left = [_ROOT]
@@ -101,9 +101,9 @@ def render() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write pod_fields.json, or compare it with --check. Return 0, or 1 if the file is stale."""
+    """Write known_pod_fields.json, or compare it with --check. Return 0, or 1 if the file is stale."""
     parser = argparse.ArgumentParser(
-        prog="python -m trainmaster_operator.api.validation.pod_fields", description=__doc__
+        prog="python -m trainmaster_operator.api.validation.unknown_pod_fields", description=__doc__
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is stale")
     options = parser.parse_args(arguments)
