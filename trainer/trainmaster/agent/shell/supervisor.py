@@ -34,7 +34,6 @@ from trainmaster.agent.shell.termination_message import write_termination
 from trainmaster.agent.shell.zygote_client import Zygotes
 from trainmaster.contract.wire import (
     Assignment,
-    Cause,
     Control,
     Directive,
     DirectiveState,
@@ -79,12 +78,7 @@ class Supervisor:
         self._waiting: tuple[Assignment, int] | None = None  # a begun round that can't start, and when it was obeyed
         self._drained_ns = 0  # when it began to wait for nothing but the zygote
         self.start_method = StartMethod(
-            key,
-            lambda: self.settings,
-            self.zygotes,
-            self._advise,
-            self.peers.tell_imports,
-            self._start_waiting_round,
+            key, lambda: self.settings, self.zygotes, self._advise, self.peers.tell_imports, self._start_waiting_round
         )
         program = "" if settings.entry is not None else settings.command.argv[0]
         self.sight = Sight(program, lambda words: self._advise("NotWatched", words))
@@ -184,7 +178,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         loop.call_later(_WATCH_S, self._watch, self.round)
         loop.call_later(AFTER_S, self.sight.look, self.round)
-        self._look_for_launchers(self.round, foreign_launchers.LOOKS_AFTER_S)
+        if not self.settings.own_loop:
+            foreign_launchers.watch(self.round, lambda round: round is self.round)
         self.stores.offer_later()
         self.reporter.at_once()
 
@@ -321,19 +316,6 @@ class Supervisor:
             asyncio.get_running_loop().call_later(_WATCH_S, self._watch, round)
         else:
             self.stores.end_wait()
-
-    def _look_for_launchers(self, round: Round, looks_after_s: tuple[float, ...]) -> None:
-        """Fail a round in whose ranks a launcher starts a world of its own. Only scripts can do that."""
-        if self.settings.own_loop or round is not self.round or round.verdict is not None:
-            return
-        for rank in round.ranks:
-            words = foreign_launchers.find(rank.process.pid) if rank.process and not rank.joined else ""
-            if words:
-                round.spoke(rank, {"cause": Cause.CONFIG_ERROR.value, "message": words})
-                return
-        if looks_after_s:
-            loop = asyncio.get_running_loop()
-            loop.call_later(looks_after_s[0], self._look_for_launchers, round, looks_after_s[1:])
 
     def _keeps_store(self) -> bool:
         """Return whether this pod is to keep a store open for the next round."""
