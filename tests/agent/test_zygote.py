@@ -232,6 +232,33 @@ def test_what_is_told_while_a_candidate_learns_is_learned_next(
     assert _loaded(root.introduced(), tmp_path, "first", "second") == ["first", "second"]
 
 
+def test_what_is_told_before_the_first_zygote_has_imported_anything_is_learned_next(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    _package(tmp_path, "slow", "import time\ntime.sleep(1)")
+    _package(tmp_path, "first")
+    root = start_zygote("slow")
+    packets.send(root.socket, {"op": "hello", "key": "k", "load": _load()})
+    _learn(root, [("first", "")])
+    root.introduced()
+    assert _loaded(root.introduced(), tmp_path, "slow", "first") == ["slow", "first"]
+
+
+def test_a_module_that_did_harm_in_another_pod_is_not_tried_again(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    _package(tmp_path, "harmful", f"open({str(tmp_path / 'tried')!r}, 'w')")
+    _package(tmp_path, "first")
+    root = start_zygote("json")
+    root.hello("k")
+    lesson = {"imports": [("harmful", ""), ("first", "")], "variables": {}, "env": dict(os.environ)}
+    packets.send(root.socket, {"op": "learn", "key": "k", **lesson, "barred": ["harmful"]})
+    body, fds = root.expect("zygote")
+    assert body["barred"] == ["harmful"]
+    assert _loaded(Speaker(socket.socket(fileno=fds[0])), tmp_path, "harmful", "first") == ["first"]
+    assert not (tmp_path / "tried").exists()
+
+
 def test_what_was_imported_for_all_is_forked_when_a_list_can_not_be_learned(
     start_zygote: Callable[[str], Speaker], tmp_path: Path
 ) -> None:

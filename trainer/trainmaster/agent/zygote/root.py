@@ -9,11 +9,12 @@ can fork for it, directly: no packet of a rank's life passes through the root.
 
 Packets to the root, in addition to those of `fork_server`:
     {"op": "hello", "key": text, "load": {...}}    load: variables that only a process started with them has
-    {"op": "learn", "key": text, "imports": [[name, within], ...], "variables": {...}, "env": {...}}
+    {"op": "learn", "key": text, "imports": [[name, within], ...], "variables": {...}, "env": {...}, "barred": [...]}
         what a rank has imported, and the variables that its imports have set; see `import_plan`, `import_log`
+        barred: may be left out; modules that did harm in another pod's zygote
     {"op": "bar", "key": text}
 Packets from the root:
-    {"event": "zygote", "kind": "pristine" | "learned" | "none", "modules": n} with a connection
+    {"event": "zygote", "kind": "pristine" | "learned" | "none", "modules": n, "barred": [...]} with a connection
     {"event": "note", "message": text}
 """
 

@@ -53,7 +53,7 @@ class Nursery:
         self._pristine: Zygote | None = None
         self._learned: dict[str, Zygote] = {}
         self._learning: dict[str, Zygote] = {}
-        self._wanted: dict[str, Lesson] = {}  # to be learned when the candidate of this key is through
+        self._wanted: dict[str, Lesson] = {}  # to be learned when the candidate of this key, or pristine, is through
         self._barred: dict[str, set[str]] = {}
         self._reads_kmp = False  # the pristine zygote has loaded an OpenMP that reads KMP_ variables; known once it is
         self._closed_keys: set[str] = set()
@@ -138,7 +138,8 @@ class Nursery:
         one, other = packets.pair()
         self._server.send(zygote.control, {"op": "connect"}, [one.detach()])
         kind = "learned" if zygote.key else "pristine"
-        body = {"event": "zygote", "kind": kind, "modules": zygote.modules}
+        barred = sorted(self._barred.get(zygote.key, ()))
+        body = {"event": "zygote", "kind": kind, "modules": zygote.modules, "barred": barred}
         self._server.send(agent, body, [other.detach()])
 
     def _raised(self, connection: Connection, body: dict[str, Any], _: list[int]) -> None:
@@ -157,6 +158,8 @@ class Nursery:
             for agent in self._agents:
                 if agent.key:
                     self._answer(agent)
+            for key in list(self._wanted):
+                self._teach_wanted(key)
         elif body["refused"] is None:
             self._promote(zygote)
         else:
@@ -196,10 +199,12 @@ class Nursery:
 
     def _learn(self, connection: Connection, body: dict[str, Any], _: list[int]) -> None:
         connection.key = key = body["key"]
-        if key in self._closed_keys or self._pristine is None or not self._pristine.ready:
+        if key in self._closed_keys or self._pristine is None or not self._forking:
             return
         told = Lesson([Imported(*imported) for imported in body["imports"]], body["variables"], body["env"])
-        if key in self._learning:
+        if body.get("barred"):
+            self._barred.setdefault(key, set()).update(body["barred"])
+        if key in self._learning or not self._pristine.ready:
             wanted = self._wanted.get(key)
             self._wanted[key] = wanted.more(told) if wanted is not None else told
         else:
