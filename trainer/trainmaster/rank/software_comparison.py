@@ -14,7 +14,7 @@ from typing import Any
 from trainmaster import __version__
 from trainmaster.contract.wire import software
 from trainmaster.errors import ConfigError
-from trainmaster.host import installed_versions, pod_ranks
+from trainmaster.host import installed_versions, own_pod
 
 KEY = "software"
 PACKAGES = (software.TORCH, *software.FRAMEWORKS)
@@ -25,9 +25,9 @@ def compare(store: Any) -> None:
 
     Raises ConfigError, in a sentence that names both pods and what differs.
     """
-    own_pod, own = pod_ranks.name(), of_this_process()
-    first_pod, first = json.loads(store.compare_set(KEY, "", json.dumps([own_pod, own])))
-    words = software.difference(first, first_pod, own, own_pod)
+    pod, own = own_pod.name(), of_this_process()
+    first_pod, first = json.loads(store.compare_set(KEY, "", json.dumps([pod, own])))
+    words = software.difference(first, first_pod, own, pod)
     if words:
         raise ConfigError(words)
 

@@ -31,7 +31,7 @@ from trainmaster.contract.config.divergence_config import DivergenceConfig
 from trainmaster.contract.config.division import divisors, multiples_near
 from trainmaster.contract.config.evaluation_config import EarlyStopConfig, EvaluationConfig
 from trainmaster.contract.config.loggers_config import LoggersConfig, MlflowConfig, TensorBoardConfig
-from trainmaster.contract.config.model_config import DataConfig, ModelConfig
+from trainmaster.contract.config.model_and_data_config import DataConfig, ModelConfig
 from trainmaster.contract.config.optimizer_config import OptimizerConfig
 from trainmaster.contract.config.parallelism_config import (
     AXES,

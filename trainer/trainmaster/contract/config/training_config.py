@@ -16,7 +16,7 @@ from trainmaster.contract.config.divergence_config import DivergenceConfig
 from trainmaster.contract.config.division import divisors
 from trainmaster.contract.config.evaluation_config import EvaluationConfig
 from trainmaster.contract.config.loggers_config import LoggersConfig
-from trainmaster.contract.config.model_config import DataConfig, ModelConfig
+from trainmaster.contract.config.model_and_data_config import DataConfig, ModelConfig
 from trainmaster.contract.config.optimizer_config import OptimizerConfig
 from trainmaster.contract.config.parallelism_config import ParallelismConfig, PipelineConfig
 from trainmaster.contract.config.profile_config import ProfileConfig
