@@ -14,7 +14,7 @@ from typing import Any
 from trainmaster.agent import frameworks
 from trainmaster.agent.frameworks.framework import Framework
 from trainmaster.agent.shell.launching import command_interpreter
-from trainmaster.contract.launch import Command, launcher_options, parse
+from trainmaster.contract.launch import Command, launcher_option_effects, parse
 from trainmaster.contract.launch.framework_packages import refusal
 from trainmaster.contract.launch.own_parser_process import OwnParsers
 from trainmaster.contract.wire import Assignment, Identity, environment
@@ -135,7 +135,9 @@ class Settings:
         Later rounds may have other sizes: those of an elastic job do.
         """
         return (
-            launcher_options.of_job(self.command.given, assignment.world_size) if assignment.restart_count == 0 else ""
+            launcher_option_effects.of_job(self.command.given, assignment.world_size)
+            if assignment.restart_count == 0
+            else ""
         )
 
     def of_rank(self, local_rank: int) -> Settings:
@@ -225,7 +227,7 @@ def _parsed(variable: str, env: Mapping[str, str], environ: Mapping[str, str]) -
         keep=os.path.join(os.path.dirname(zygote), "launch") if zygote else "",
     )
     command = parse(argv, parsers.read, lambda program: command_interpreter.is_own(program, python))
-    wrong = launcher_options.of_pod(command.given, int(env.get(environment.RANKS_PER_POD) or 0))
+    wrong = launcher_option_effects.of_pod(command.given, int(env.get(environment.RANKS_PER_POD) or 0))
     if wrong:
         raise ValueError(wrong)
     return command
