@@ -30,7 +30,6 @@ from trainmaster.agent.shell.saves.last_saves import LastSaves
 from trainmaster.agent.shell.saves.peer_tier import Peers
 from trainmaster.agent.shell.saves.upload_queue import Uploads
 from trainmaster.agent.shell.start_method import StartMethod
-from trainmaster.agent.shell.termination_message import write_termination
 from trainmaster.agent.shell.zygote_client import Zygotes
 from trainmaster.contract.wire import (
     Assignment,
@@ -40,6 +39,7 @@ from trainmaster.contract.wire import (
     ExitCode,
     StoreAddress,
     channel,
+    termination_message,
 )
 from trainmaster.host import processes, rank_memory
 from trainmaster.rank.stacks import Looks
@@ -363,7 +363,7 @@ class Supervisor:
 
     async def _close(self) -> None:
         round = self.round
-        write_termination(self.settings.termination_log, round.verdict if round else None)
+        termination_message.write(self.settings.termination_log, round.verdict if round else None)
         self.exit_code.cancel()
         self.start_method.close()
         self.faults.close()

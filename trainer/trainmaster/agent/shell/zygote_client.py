@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.agent.shell.known_imports import KnownImports
-from trainmaster.agent.shell.launching.agent_settings import load_environment
 from trainmaster.agent.zygote import packets
+from trainmaster.agent.zygote.variables_that_must_match import load_environment
 from trainmaster.host.own_package import code_of_call
 
 _CONNECT_TRIES = 40
