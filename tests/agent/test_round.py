@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.shell.ranks.round import START_S, Round, failed_at_start
+from trainmaster.agent.shell.ranks.round import Round
+from trainmaster.agent.shell.ranks.unobserved_steps import STARTED_WELL_S
+from trainmaster.agent.shell.start_method import failed_at_start
 from trainmaster.contract.wire import Assignment, Cause, StoreAddress, Verdict
 
 
@@ -25,8 +27,8 @@ def failed(*, stepped: bool = False, lived_s: float = 0.5, **verdict: Any) -> An
         (failed(), False, True),
         (failed(cause=Cause.HANG, lived_s=600), True, True),
         (failed(stepped=True), True, False),
-        (failed(lived_s=START_S + 1), True, True),  # its steps would have been seen
-        (failed(lived_s=START_S + 1), False, False),  # it takes none that are seen, and has run
+        (failed(lived_s=STARTED_WELL_S + 1), True, True),  # its steps would have been seen
+        (failed(lived_s=STARTED_WELL_S + 1), False, False),  # it takes none that are seen, and has run
         (failed(cascade=True), True, False),
         (failed(signal="SIGKILL"), True, False),
         (failed(cause=Cause.CONFIG_ERROR), True, False),

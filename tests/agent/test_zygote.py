@@ -19,7 +19,7 @@ from tests import tied
 from tests.agent.world import ROOT
 from tests.machine_zygote import environment as environment_at_start
 from trainmaster.agent.zygote import packets
-from trainmaster.agent.zygote.root import MODULES
+from trainmaster.agent.zygote.preload import MODULES
 from trainmaster.agent.zygote.variables_that_must_match import load_environment
 from trainmaster.contract.wire import environment
 

@@ -15,6 +15,7 @@ from trainmaster import __version__
 from trainmaster.contract.wire import software
 from trainmaster.errors import ConfigError
 from trainmaster.host import installed_versions, own_pod
+from trainmaster.rank import failure_message
 
 KEY = "software"
 PACKAGES = (software.TORCH, *software.FRAMEWORKS)
@@ -30,6 +31,15 @@ def compare(store: Any) -> None:
     words = software.difference(first, first_pod, own, pod)
     if words:
         raise ConfigError(words)
+
+
+def compare_script(store: Any) -> None:
+    """Compare as `compare` does, and end this process if it differs: a script could catch an exception and continue
+    alone."""
+    try:
+        compare(store)
+    except ConfigError as error:
+        raise SystemExit(failure_message.refuse(str(error))) from None
 
 
 def of_this_process() -> dict[str, str]:

@@ -17,10 +17,11 @@ from trainmaster.agent.shell.known_imports import KnownImports
 from trainmaster.agent.shell.launching.agent_settings import Settings
 from trainmaster.agent.shell.ranks.learning_policy import Lessons
 from trainmaster.agent.shell.ranks.rank_process import Rank
-from trainmaster.agent.shell.ranks.round import Round, failed_at_start
+from trainmaster.agent.shell.ranks.round import Round
+from trainmaster.agent.shell.ranks.unobserved_steps import STARTED_WELL_S
 from trainmaster.agent.shell.zygote_client import Zygotes
 from trainmaster.agent.zygote.import_plan import Imported
-from trainmaster.contract.wire import Assignment
+from trainmaster.contract.wire import Assignment, Cause
 
 
 class StartMethod:
@@ -158,6 +159,17 @@ class StartMethod:
             self._known = self._known.more(told)
             self._zygotes.learn(told, settings.import_environment())
             self._share()
+
+
+def failed_at_start(round: Round, *, shows_steps: bool) -> bool:
+    """Return True if a round failed at its start, for another reason than a killed rank or a lost peer.
+
+    `shows_steps`: steps of this script have been observed before; otherwise only the time decides.
+    """
+    verdict = round.verdict
+    if verdict is None or verdict.cascade or round.stepped or (not shows_steps and round.lived_s > STARTED_WELL_S):
+        return False
+    return verdict.cause in (Cause.CRASH, Cause.HANG) and verdict.signal not in ("SIGKILL", "SIGTERM")
 
 
 def may_fork(settings: Settings, key: str) -> bool:

@@ -26,7 +26,7 @@ from trainmaster.agent.shell.ranks.unobserved_steps import AFTER_S, Sight
 from trainmaster.agent.shell.reports_to_operator import Reporter
 from trainmaster.agent.shell.restart_without_leader import Grant
 from trainmaster.agent.shell.round_stores import Stores
-from trainmaster.agent.shell.saves.last_saves import LastSaves
+from trainmaster.agent.shell.saves.last_saves import AFTER_END_S, LastSaves
 from trainmaster.agent.shell.saves.peer_tier import Peers
 from trainmaster.agent.shell.saves.upload_queue import Uploads
 from trainmaster.agent.shell.start_method import StartMethod
@@ -45,7 +45,6 @@ from trainmaster.host import processes, rank_memory
 from trainmaster.rank.stacks import Looks
 
 _WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
-_LAST_UPLOADS_S = 20.0
 
 
 class Supervisor:
@@ -376,7 +375,7 @@ class Supervisor:
         self.peers.close()
         self.last_saves.close()
         if not self.reporter.fenced:  # another pod takes this one's place, and waits for its end
-            await self.uploads.drained(_LAST_UPLOADS_S)
+            await self.uploads.drained(AFTER_END_S)
         await self.reporter.last_words()
         self.zygotes.close()
         self.uploads.close()

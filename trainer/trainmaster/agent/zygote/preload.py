@@ -1,8 +1,8 @@
-"""A zygote that learns: a candidate imports what ranks needed, and is used only if it can still be forked safely.
+"""What zygotes import in advance: the pristine one a list for all jobs, a candidate what the ranks of a job needed.
 
-This is the case if no import opened a socket, a device or a further thread, and a trial fork that runs an OpenMP and a
-BLAS region ends in time (a thread pool that was used hangs after a fork). The candidate checks after each module,
-nested ones too, so that the module that did the harm is known.
+A candidate is used only if it can still be forked safely. This is the case if no import opened a socket, a device or a
+further thread, and a trial fork that runs an OpenMP and a BLAS region ends in time (a thread pool that was used hangs
+after a fork). The candidate checks after each module, nested ones too, so that the module that did the harm is known.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ from trainmaster.agent.zygote.import_plan import packages
 from trainmaster.host import hugepages, processes
 from trainmaster.rank import import_log
 
+MODULES = "TRAINMASTER_ZYGOTE_MODULES"  # comma-separated, imported by the pristine zygote; "": fork nothing
+DEFAULT_MODULES = (
+    "torch,torch.distributed,torch.distributed.fsdp,torch.distributed.checkpoint,torch._dynamo,"
+    "trainmaster.train.loop,trainmaster.data.token_windows,trainmaster.models.gpt,trainmaster.models.moe,"
+    "trainmaster.models.initialization,encodings.idna"
+)
 TRIAL_S = 20.0
 
 FORK_SAFE = {
@@ -50,6 +56,11 @@ class Outcome:
     imported: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     refused: Refusal | None = None
+
+
+def names_of_pristine() -> list[str]:
+    """Return the names that are imported before any job is known."""
+    return [name for name in os.environ.get(MODULES, DEFAULT_MODULES).split(",") if name]
 
 
 def preload(names: Iterable[str]) -> dict[str, str]:

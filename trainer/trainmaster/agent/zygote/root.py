@@ -34,12 +34,6 @@ from trainmaster.agent.zygote.zygote_registry import Nursery
 from trainmaster.host import processes
 from trainmaster.rank import script_runner
 
-MODULES = "TRAINMASTER_ZYGOTE_MODULES"  # comma-separated, imported by the pristine zygote; "": fork nothing
-DEFAULT_MODULES = (
-    "torch,torch.distributed,torch.distributed.fsdp,torch.distributed.checkpoint,torch._dynamo,"
-    "trainmaster.train.loop,trainmaster.data.token_windows,trainmaster.models.gpt,trainmaster.models.moe,"
-    "trainmaster.models.initialization,encodings.idna"
-)
 _READ_KMP = ("libiomp5", "libomp")  # Intel's and LLVM's OpenMP
 _CANDIDATE_S = 600  # imports that take longer are stuck
 
@@ -57,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     processes.hurry()
     script_runner.forget_launch_path()
     server = Server()
-    names = [] if options.bare else [n for n in os.environ.get(MODULES, DEFAULT_MODULES).split(",") if n]
+    names = [] if options.bare else preload.names_of_pristine()
     nursery = Nursery(server, forking=bool(names))
     born = nursery.raise_pristine() if names else None
     if born is None:
@@ -100,7 +94,7 @@ def _pristine(born: Birth, names: list[str]) -> Birth:
     reason = f"importing {','.join(names)} started {threads - 1} threads" if threads > 1 else ""
     if "torch" in failed and not preload.is_absent("torch"):
         reason = f"torch can't be imported: {failed['torch']}"
-    if MODULES not in os.environ:  # these are defaults: an image need not have them all
+    if preload.MODULES not in os.environ:  # these are defaults: an image need not have them all
         failed = {name: why for name, why in failed.items() if not why.startswith("ModuleNotFoundError")}
     _raised(control, failed, {"stack": [], "reason": reason} if reason else None)
     if reason:

@@ -29,10 +29,6 @@ threads."""
 RESCUE_LIMIT_S = 20.0
 """Seconds that the save may take then: the state is copied once, from memory to memory."""
 
-START_S = 2.0
-"""A rank whose steps are not observed has started well if it runs for this many seconds. If that is wrong, the failure
-repeats until its pod is replaced; the first ranks of a new pod are executed."""
-
 _PHASES = ("started_ns", "imported_ns", "rendezvous_ns", "built_ns", "loaded_ns", "first_step_ns")
 _CLOCK = ("fork", "imports", "rendezvous", "build", "load", "first_step")
 
@@ -336,14 +332,3 @@ class Round:
             )
         )
         self._changed()
-
-
-def failed_at_start(round: Round, *, shows_steps: bool) -> bool:
-    """Return True if a round failed at its start, for another reason than a killed rank or a lost peer.
-
-    `shows_steps`: steps of this script have been observed before; otherwise only the time decides.
-    """
-    verdict = round.verdict
-    if verdict is None or verdict.cascade or round.stepped or (not shows_steps and round.lived_s > START_S):
-        return False
-    return verdict.cause in (Cause.CRASH, Cause.HANG) and verdict.signal not in ("SIGKILL", "SIGTERM")
