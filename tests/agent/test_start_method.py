@@ -45,7 +45,8 @@ class Zygotes:
     def learned(self) -> Any:
         return SimpleNamespace(kind="learned", barred=[]) if "learned" in self.kinds else None
 
-    def learn(self, known: KnownImports, env: dict[str, str]) -> None:
+    def learn(self, known: KnownImports, env: dict[str, str], *, hurry: bool = False) -> None:
+        assert hurry, "a rank waits for it"
         self.lessons.append(known)
 
 

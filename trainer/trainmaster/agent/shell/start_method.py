@@ -119,7 +119,7 @@ class StartMethod:
         if known is not None:
             self._known = known
             self.lessons.forkable = True
-            self._zygotes.learn(known, self._settings().import_environment())
+            self._zygotes.learn(known, self._settings().import_environment(), hurry=True)
             if self._zygotes.learned() is None:
                 self._wait(limit_s)
         self._ready()
