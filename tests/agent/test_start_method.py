@@ -150,9 +150,9 @@ def test_a_zygote_that_this_machine_shares_and_that_knows_the_script_is_forked_a
 ) -> None:
     async def run() -> None:
         pod = Pod(monkeypatch)
-        pod.now("pristine", "learned")
-        assert pod.way == "exec", "what it has learned may be another script's"
         pod.begin()
+        pod.now("pristine", "learned")
+        assert pod.way is None, "what it has learned may be another script's"
         await pod.answer(KNOWN)
         assert pod.way == "learned"
         assert pod.ready

@@ -72,7 +72,8 @@ class StartMethod:
     def zygotes_changed(self) -> None:
         """Note that a zygote has appeared or ended."""
         zygotes = self._zygotes
-        if not zygotes.alive or zygotes.without_forks or zygotes.learned() is not None:
+        learned = self.lessons.forkable and zygotes.learned() is not None
+        if learned or not zygotes.alive or zygotes.without_forks:
             self._stop_waiting()
         self._share()
 
