@@ -45,7 +45,8 @@ class Zygotes:
     def learned(self) -> Any:
         return SimpleNamespace(kind="learned", barred=[]) if "learned" in self.kinds else None
 
-    def learn(self, known: KnownImports, env: dict[str, str]) -> None:
+    def learn(self, known: KnownImports, env: dict[str, str], *, hurry: bool = False) -> None:
+        assert hurry, "a rank waits for it"
         self.lessons.append(known)
 
 
@@ -149,9 +150,9 @@ def test_a_zygote_that_this_machine_shares_and_that_knows_the_script_is_forked_a
 ) -> None:
     async def run() -> None:
         pod = Pod(monkeypatch)
-        pod.now("pristine", "learned")
-        assert pod.way == "exec", "what it has learned may be another script's"
         pod.begin()
+        pod.now("pristine", "learned")
+        assert pod.way is None, "what it has learned may be another script's"
         await pod.answer(KNOWN)
         assert pod.way == "learned"
         assert pod.ready

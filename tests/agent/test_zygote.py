@@ -18,7 +18,7 @@ import pytest
 from tests import tied
 from tests.agent.world import ROOT
 from tests.machine_zygote import environment as environment_at_start
-from trainmaster.agent.zygote import packets
+from trainmaster.agent.zygote import packets, preload
 from trainmaster.agent.zygote.preload import MODULES
 from trainmaster.agent.zygote.variables_that_must_match import load_environment
 from trainmaster.contract.wire import environment
@@ -232,14 +232,16 @@ def test_what_is_told_while_a_candidate_learns_is_learned_next(
     assert _loaded(root.introduced(), tmp_path, "first", "second") == ["first", "second"]
 
 
+@pytest.mark.parametrize("hurry", [False, True])
 def test_what_is_told_before_the_first_zygote_has_imported_anything_is_learned_next(
-    start_zygote: Callable[[str], Speaker], tmp_path: Path
+    start_zygote: Callable[[str], Speaker], tmp_path: Path, hurry: bool
 ) -> None:
     _package(tmp_path, "slow", "import time\ntime.sleep(1)")
     _package(tmp_path, "first")
     root = start_zygote("slow")
     packets.send(root.socket, {"op": "hello", "key": "k", "load": _load()})
-    _learn(root, [("first", "")])
+    lesson = {"imports": [("first", "")], "variables": {}, "env": dict(os.environ)}
+    packets.send(root.socket, {"op": "learn", "key": "k", **lesson, "hurry": hurry})
     root.introduced()
     assert _loaded(root.introduced(), tmp_path, "slow", "first") == ["slow", "first"]
 
@@ -406,3 +408,16 @@ def test_our_own_loop_imports_nothing_that_the_zygote_has_not_imported(machine_z
         }
         status, output = pristine.run(entry, tmp_path, **env)
         assert (os.waitstatus_to_exitcode(status), output.splitlines()[-1]) == (0, "0 []"), output
+
+
+def test_memory_stays_as_it_is_while_a_rank_waits_for_the_zygote_and_in_forks_of_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collapsed: list[bool] = []
+    monkeypatch.setattr(preload.hugepages, "collapse", lambda stop: collapsed.append(stop()))
+    monkeypatch.setattr(preload.gc, "freeze", lambda: None)
+    monkeypatch.setattr(preload, "_on_huge_pages", True)
+    preload.freeze()
+    preload.freeze(hurried=lambda: True)
+    preload.freeze()
+    assert collapsed == [False, True], "the third one is of a fork"

@@ -73,7 +73,8 @@ class StartMethod:
     def zygotes_changed(self) -> None:
         """Note that a zygote has appeared or ended."""
         zygotes = self._zygotes
-        if not zygotes.alive or zygotes.without_forks or zygotes.learned() is not None:
+        learned = self.lessons.forkable and zygotes.learned() is not None
+        if learned or not zygotes.alive or zygotes.without_forks:
             self._stop_waiting()
         self._share()
 
@@ -120,7 +121,7 @@ class StartMethod:
         if known is not None:
             self._known = known
             self.lessons.forkable = True
-            self._zygotes.learn(known, self._settings().import_environment())
+            self._zygotes.learn(known, self._settings().import_environment(), hurry=True)
             if self._zygotes.learned() is None:
                 self._wait(limit_s)
         self._ready()

@@ -127,8 +127,9 @@ class Zygotes:
     def learned(self) -> Link | None:
         return self._links.get("learned")
 
-    def learn(self, known: KnownImports, env: dict[str, str]) -> None:
-        """Let a zygote import what ranks have imported, as soon as there is one. `env` is the environment of ranks."""
+    def learn(self, known: KnownImports, env: dict[str, str], *, hurry: bool = False) -> None:
+        """Let a zygote import what ranks have imported, as soon as there is one. `env` is the environment of ranks.
+        `hurry`: a rank waits for it."""
         body = {
             "op": "learn",
             "key": self._key,
@@ -136,6 +137,7 @@ class Zygotes:
             "variables": known.variables,
             "env": env,
             "barred": known.barred,
+            "hurry": hurry,
         }
         if self._root is None:
             self._unsent = body

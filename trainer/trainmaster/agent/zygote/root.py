@@ -9,9 +9,9 @@ can fork for it, directly: no packet of a rank's life passes through the root.
 
 Packets to the root, in addition to those of `fork_server`:
     {"op": "hello", "key": text, "load": {...}}    load: variables that only a process started with them has
-    {"op": "learn", "key": text, "imports": [[name, within], ...], "variables": {...}, "env": {...}, "barred": [...]}
-        what a rank has imported, and the variables that its imports have set; see `import_plan`, `import_log`
-        barred: may be left out; modules that did harm in another pod's zygote
+    {"op": "learn", "key": text, "imports": [[name, within], ...], "variables": {...}, "env": {...}}
+        what a rank has imported, and the variables that its imports have set; see `import_plan`, `import_log`.
+        It may have "barred": [...], modules that did harm in another pod's zygote, and "hurry": true, a rank waits
     {"op": "bar", "key": text}
 Packets from the root:
     {"event": "zygote", "kind": "pristine" | "learned" | "none", "modules": n, "barred": [...]} with a connection
@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import signal
 import socket
 import sys
@@ -89,7 +90,7 @@ def _pristine(born: Birth, names: list[str]) -> Birth:
     os.environ.update(preload.FORK_SAFE)
     failed = preload.preload(names)
     collective_backends.register()
-    preload.freeze()
+    preload.freeze(hurried=lambda: _has_packet(control))
     threads = processes.thread_count()
     reason = f"importing {','.join(names)} started {threads - 1} threads" if threads > 1 else ""
     if "torch" in failed and not preload.is_absent("torch"):
@@ -135,6 +136,11 @@ def _raised(control: socket.socket, failed: dict[str, str], refused: dict[str, A
         packets.send(control, {**body, "reads_kmp": processes.maps_any(_READ_KMP)})
 
 
+def _has_packet(control: socket.socket) -> bool:
+    """Return True if the root has said something: before this zygote has raised itself, that is only `hurry`."""
+    return bool(select.select([control], [], [], 0)[0])
+
+
 def _detach(born: Birth) -> socket.socket:
     """Detach this process from its parent, and return the connection to the root."""
     os.setsid()
@@ -170,6 +176,7 @@ def _serve(control: socket.socket) -> Birth:
         server.running = False
 
     server.handle("connect", connect)
+    server.handle("hurry", lambda *_: None)  # it was looked at before
     server.handle("candidate", candidate)
     server.handle("retire", retire)
     server.connect(control, closed=ended)

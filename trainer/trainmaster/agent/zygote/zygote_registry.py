@@ -197,6 +197,8 @@ class Nursery:
         told = Lesson([Imported(*imported) for imported in body["imports"]], body["variables"], body["env"])
         if body.get("barred"):
             self._barred.setdefault(key, set()).update(body["barred"])
+        if body.get("hurry") and not self._pristine.ready and self._pristine.control is not None:
+            self._server.send(self._pristine.control, {"op": "hurry"})
         if key in self._learning or not self._pristine.ready:
             wanted = self._wanted.get(key)
             self._wanted[key] = wanted.more(told) if wanted is not None else told
