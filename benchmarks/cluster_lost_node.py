@@ -4,7 +4,8 @@
 
 Needs the cluster of `make cluster`, whose controller manager takes 10 s to say that a node is lost, and not 50 s as by
 default. All nodes share one machine and so one clock. The cluster is looked at five times a second, and the ranks write
-down when a step is complete. Each phase begins where the one before it ends:
+down when a step is complete. Each phase begins where the one before it ends. The successor starts before the lost pod
+is removed, so it may be scheduled and running by then:
 
 known       from the plug until the cluster says that the node is lost
 removed     until the pod of the lost node has no object any more: until its ranks are sure to be dead

@@ -27,8 +27,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "trainer"))
 
-from trainmaster.agent.shell.launching.agent_settings import load_environment  # noqa: E402
 from trainmaster.agent.zygote import packets  # noqa: E402
+from trainmaster.agent.zygote.variables_that_must_match import load_environment  # noqa: E402
 from trainmaster.contract.wire import environment  # noqa: E402
 from trainmaster.contract.wire.channel import Channel  # noqa: E402
 

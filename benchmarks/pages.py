@@ -197,8 +197,9 @@ def lost_node() -> Iterator[str]:
     yield "A script of two pods on a cluster whose three nodes share one machine: from the pulled plug to the next step"
     yield "that both ranks have completed (`python -m benchmarks.cluster_lost_node`). This cluster says that a node is"
     yield "lost after 10 s of silence; by default Kubernetes waits for 50 s. The lost pod's object is removed once its"
-    yield "ranks are sure to be dead. In the first step both cores import torch, for the new rank and for the process"
-    yield "that the next restart forks ranks from. Medians, with the range in brackets and the number of samples."
+    yield "ranks are sure to be dead. These samples are older than decisions 006 and 040: the successor started only"
+    yield "after that, and in its first step both cores imported torch, for the new rank and for the process that the"
+    yield "next restart forks ranks from. Medians, with the range in brackets and the number of samples."
     yield machine(facts)
     yield ""
     phases = [case for case in cases if ", phase " in case.case]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests import tied
-from trainmaster.agent.shell.launching.agent_settings import load_environment
+from trainmaster.agent.zygote.variables_that_must_match import load_environment
 from trainmaster_operator.local.inherited_variables import base_environment
 
 _AT_START = load_environment(os.environ)

@@ -62,6 +62,7 @@ class Watch:
         self._charged_at = 0
         self._wishes: tuple[bool, int, int] = (False, 0, 0)
         self._ranks: dict[tuple[int, bool, int], SimRank] = {}
+        self._on_lost_nodes: dict[str, None] = {}  # uids of pods whose node did not answer at some time
 
     # -- what happened to the job: each may be counted once
 
@@ -105,6 +106,8 @@ class Watch:
         meta, phase = pod["metadata"], pod.get("status", {}).get("phase")
         ending = " deleting" if meta.get("deletionTimestamp") else ""
         world.note(f"pod {meta['name']} {event.type} {phase}{ending}")
+        if _on_a_lost_node(pod):
+            self._on_lost_nodes[meta["uid"]] = None
         if event.type == ADDED and not world.late_writes:
             place = _place(pod)
             for other in world.store.list(POD, world.namespace).items:
@@ -113,13 +116,16 @@ class Watch:
         world.kubelet.saw(event)
 
     def _need_not_wait_for(self, other: Object, pod: Object) -> bool:
-        """Whether a pod may be created beside another one of its slot: one of an earlier job, or one that has been
-        ending for long and whose writes storage refuses."""
+        """Whether a pod may be created beside another one of its slot: one of an earlier job, one that has been
+        ending for long and whose writes storage refuses, or one of a script that is ending on a lost node. That no
+        rank steps beside those of a newer round is a promise of its own, see `World.stepped`."""
         if _of_an_earlier_job(other, pod):
             return True
         meta = other["metadata"]
-        if self._world.workload.script or not meta.get("deletionTimestamp"):
+        if not meta.get("deletionTimestamp"):
             return False
+        if self._world.workload.script:
+            return meta["uid"] in self._on_lost_nodes
         began = objects.seconds(meta["deletionTimestamp"]) - meta["deletionGracePeriodSeconds"]
         return bool(self._world.store.now() - began >= PATIENCE_S - 1.0)  # times of objects are whole seconds
 
@@ -261,6 +267,12 @@ def _state(job: Object, status: JobState) -> State:
 def _place(pod: Object) -> tuple[str, str]:
     labels = pod["metadata"]["labels"]
     return labels["trainmaster.dev/role"], labels["trainmaster.dev/slot"]
+
+
+def _on_a_lost_node(pod: Object) -> bool:
+    """Whether the node controller says of a running pod that its node does not answer."""
+    state = {c["type"]: c["status"] for c in pod.get("status", {}).get("conditions") or []}
+    return state.get("ContainersReady") == "True" and state.get("Ready") == "Unknown"
 
 
 def _of_an_earlier_job(other: Object, pod: Object) -> bool:

@@ -5,21 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.agent.shell.termination_message import write_termination
-from trainmaster.contract.wire import Cause, Verdict, verdict_text
+from trainmaster.contract.wire import Cause, Verdict, termination_message
 
 
 def test_what_was_written_is_understood(tmp_path) -> None:
     said = Verdict(3, Cause.CRASH, 7, "KeyError: 'x'", signal="SIGSEGV", traceback="Traceback\n  line", step=12)
-    write_termination(str(tmp_path / "log"), said)
+    termination_message.write(str(tmp_path / "log"), said)
     text = (tmp_path / "log").read_text()
     assert text.startswith("rank 3: Crash: KeyError: 'x' (round 7, step 12, SIGSEGV)\nTraceback")
-    assert verdict_text.parse(text) == said
+    assert termination_message.parse(text) == said
 
 
 def test_last_lines_stand_in_for_a_traceback_and_a_cascade_stays_one() -> None:
     said = Verdict(0, Cause.CRASH, 1, "a peer is gone", last_lines=["one", "two"], cascade=True)
-    found = verdict_text.parse(verdict_text.render(said).decode())
+    found = termination_message.parse(termination_message.render(said).decode())
     assert found is not None
     assert (found.cascade, found.traceback) == (True, "one\ntwo")
 
@@ -31,14 +30,14 @@ def test_last_lines_stand_in_for_a_traceback_and_a_cascade_stays_one() -> None:
     cause=st.sampled_from(Cause),
 )
 def test_any_verdict_fits_and_keeps_its_rank_and_cause(message: str, traceback: str, step: int, cause: Cause) -> None:
-    raw = verdict_text.render(Verdict(5, cause, 2, message, traceback=traceback, step=step))
-    assert len(raw) <= verdict_text.LIMIT
-    found = verdict_text.parse(raw.decode(errors="replace"))
+    raw = termination_message.render(Verdict(5, cause, 2, message, traceback=traceback, step=step))
+    assert len(raw) <= termination_message.LIMIT
+    found = termination_message.parse(raw.decode(errors="replace"))
     assert found is not None
     assert (found.rank, found.cause) == (5, cause)
 
 
 @given(st.text(max_size=300))
 def test_other_texts_are_no_verdicts(text: str) -> None:
-    assert verdict_text.parse(text) is None
-    assert verdict_text.parse(f"rank 1: Nonsense: {text} (round 1, step 1)\n") is None
+    assert termination_message.parse(text) is None
+    assert termination_message.parse(f"rank 1: Nonsense: {text} (round 1, step 1)\n") is None

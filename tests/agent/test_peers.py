@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from trainmaster.agent.shell import known_imports
+from trainmaster.agent.shell.known_imports import KnownImports
 from trainmaster.agent.shell.saves.peer_server import PeerServer
 from trainmaster.agent.shell.saves.replica_sender import Replicas, State
+from trainmaster.agent.zygote.import_plan import Imported
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum
 from trainmaster.checkpoint.files.peer_client import Peer, Refused, keep_whole
 from trainmaster.contract.wire.checkpoint_format import Receipt, ShardFile, shard_name
@@ -405,3 +408,64 @@ def test_a_receipt_of_another_file_is_refused(ours: RamFolder, theirs: RamFolder
         *state, size = wrong
         with pytest.raises(Refused, match="another file"):
             keep_whole(None, theirs, *state, receipt, size)  # type: ignore[arg-type]
+
+
+def test_agents_of_a_round_are_told_what_the_ranks_of_another_pod_import(server: PeerServer) -> None:
+    server.imports = b"torch, sklearn" * 5000
+    with Peer(server.address, SECRET) as peer:
+        assert peer.imports() == b"torch, sklearn" * 5000
+
+
+def test_an_agent_that_knows_no_imports_says_so(server: PeerServer) -> None:
+    with Peer(server.address, SECRET) as peer, pytest.raises(Refused) as refusal:
+        peer.imports()
+    assert refusal.value.status == 404
+
+
+@pytest.mark.parametrize("secret", ["of round 2", ""])
+def test_nobody_without_the_secret_of_the_round_is_told_imports(server: PeerServer, secret: str) -> None:
+    server.imports = b"torch"
+    with Peer(server.address, secret) as peer, pytest.raises(Refused) as refusal:
+        peer.imports()
+    assert refusal.value.status == 403
+
+
+def test_imports_that_do_not_prove_the_secret_are_not_believed() -> None:
+    """A module's name is code that is going to run."""
+    liar = PeerServer("127.0.0.1", None)
+    liar.imports = b"evil"
+    liar.begin(3, "guessed", range(0))
+    try:
+        with Peer(liar.address, "guessed") as peer:
+            ask = peer._request
+
+            def request(*args: object) -> object:
+                answer = ask(*args)  # type: ignore[arg-type]
+                peer._secret = SECRET
+                return answer
+
+            peer._request = request  # type: ignore[method-assign, assignment]
+            with pytest.raises(Refused, match="doesn't prove"):
+                peer.imports()
+    finally:
+        liar.close()
+
+
+def test_the_first_agent_that_knows_imports_is_believed_and_one_that_has_not_begun_is_asked_again(
+    server: PeerServer,
+) -> None:
+    late = PeerServer("127.0.0.1", None)  # it has not begun the round
+    answers: queue.Queue[KnownImports | None] = queue.Queue()
+    try:
+        known_imports.ask([server.address, late.address], SECRET, answers.put)
+        late.imports = KnownImports([Imported("sklearn", "")]).pack()
+        late.begin(3, SECRET, range(0))
+        assert answers.get(timeout=60) == KnownImports([Imported("sklearn", "")])
+    finally:
+        late.close()
+
+
+def test_where_no_agent_knows_imports_the_answer_comes_at_once(server: PeerServer) -> None:
+    answers: queue.Queue[KnownImports | None] = queue.Queue()
+    known_imports.ask([server.address, server.address], SECRET, answers.put)
+    assert answers.get(timeout=60) is None

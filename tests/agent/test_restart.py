@@ -276,3 +276,46 @@ def test_of_ten_ranks_that_lost_their_peer_none_is_blamed(make_world: Callable[.
     assert sum(rank.exit_code == ExitCode.PEER_LOST for rank in report.ranks) == 10
     assert report.verdict is not None
     assert (report.verdict.rank, report.verdict.signal, report.verdict.cascade) == (7, "SIGKILL", False)
+
+
+def replace_pod_1(world: World, *command: str, **env: str) -> None:
+    """Kill the agent of slot 1 with its ranks, let the round end, and start another agent there: it begins with round
+    2."""
+    world.agents[1].kill()
+    world.wait(1)
+    with world.operator.changed:
+        world.operator.agents[1].joined = False
+    os.kill(world.rank_pids()[0], signal.SIGKILL)
+    world.operator.wait_for_verdict(1)
+    world.start(list(command), slot=1, **env)
+
+
+def test_the_first_rank_of_a_new_pod_is_forked_with_the_imports_that_another_agent_knows(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(slots=2)
+    env = world.zygote_without_torch()
+    command = ["python", world.script(LIGHT_SCRIPT)]
+    for slot in range(2):
+        world.start(command, slot=slot, **env)
+    for index in range(2):
+        world.until(lambda index=index: "ranks are forked from now on" in world.log(index))  # type: ignore[misc]
+    replace_pod_1(world, *command, **env)
+    world.until(lambda: "[rank 1] round 2 " in world.log(2))
+    assert "[rank 1] round 2 forked ['pyarrow', 'sklearn'] FALSE" in world.log(2)
+    assert "[rank 0] round 2 forked ['pyarrow', 'sklearn'] FALSE" in world.log(0)
+    assert world.operator.events == []
+
+
+def test_the_first_rank_of_a_new_pod_is_executed_when_no_other_agent_knows_its_imports(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(slots=2)
+    env = world.zygote_without_torch()
+    command = ["python", world.script(LIGHT_SCRIPT)]
+    for slot in range(2):
+        world.start(command, slot=slot, **env, **({"TRAINMASTER_ZYGOTE_ENABLED": "0"} if slot == 0 else {}))
+    world.until(lambda: "[rank 1] round 1 executed" in world.log(1) and "[rank 0] round 1 executed" in world.log(0))
+    replace_pod_1(world, *command, **env)
+    world.until(lambda: "[rank 1] round 2 " in world.log(2))
+    assert "[rank 1] round 2 executed [] FALSE" in world.log(2)

@@ -1,14 +1,17 @@
-"""When a round that failed is one that never got going, which may be the zygote's fault."""
+"""When a round that failed is one that never got going, which may be the zygote's fault; and what its start took."""
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from trainmaster.agent.shell.ranks.round import START_S, failed_at_start
-from trainmaster.contract.wire import Cause, Verdict
+from trainmaster.agent.shell.ranks.round import Round
+from trainmaster.agent.shell.ranks.unobserved_steps import STARTED_WELL_S
+from trainmaster.agent.shell.start_method import failed_at_start
+from trainmaster.contract.wire import Assignment, Cause, StoreAddress, Verdict
 
 
 def failed(*, stepped: bool = False, lived_s: float = 0.5, **verdict: Any) -> Any:
@@ -24,8 +27,8 @@ def failed(*, stepped: bool = False, lived_s: float = 0.5, **verdict: Any) -> An
         (failed(), False, True),
         (failed(cause=Cause.HANG, lived_s=600), True, True),
         (failed(stepped=True), True, False),
-        (failed(lived_s=START_S + 1), True, True),  # its steps would have been seen
-        (failed(lived_s=START_S + 1), False, False),  # it takes none that are seen, and has run
+        (failed(lived_s=STARTED_WELL_S + 1), True, True),  # its steps would have been seen
+        (failed(lived_s=STARTED_WELL_S + 1), False, False),  # it takes none that are seen, and has run
         (failed(cascade=True), True, False),
         (failed(signal="SIGKILL"), True, False),
         (failed(cause=Cause.CONFIG_ERROR), True, False),
@@ -35,3 +38,18 @@ def test_only_a_round_that_broke_before_it_got_going_has_failed_at_its_start(
     round: Any, shows_steps: bool, at_start: bool
 ) -> None:
     assert failed_at_start(round, shows_steps=shows_steps) is at_start
+
+
+def test_ranks_that_waited_for_the_zygote_have_waited_for_imports_and_not_for_the_end_of_the_old_ranks() -> None:
+    assignment = Assignment(2, 1, 0, 1, 0, 1, StoreAddress("10.0.0.1", 1), 1, deadline_s=5.0)
+    base, second = time.monotonic_ns(), 1_000_000_000
+    obeyed, drained, forked = base - 12 * second, base - 11 * second, base - 4 * second
+    times = (forked + second, forked + 2 * second, forked + 3 * second, 0, 0, 0)
+    names = ("started_ns", "imported_ns", "rendezvous_ns", "built_ns", "loaded_ns", "first_step_ns")
+    record = SimpleNamespace(**dict(zip(names, times, strict=True)), phase=0)
+    round = Round(assignment, obeyed, own_loop=False, changed=lambda: None)
+    round.ranks = [SimpleNamespace(progress=lambda: record, ended=False, number=0)]  # type: ignore[list-item]
+    round.forked(drained, forked)
+    assert round.watch()
+    assert round.clock == {"drain": 1.0, "fork": 1.0, "imports": 8.0, "rendezvous": 1.0}
+    assert round.verdict is None, "11 s have passed since the old ranks ended, but the limit of 5 s is for the start"

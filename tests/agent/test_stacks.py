@@ -14,7 +14,7 @@ import pytest
 
 from tests import tied
 from tests.agent.world import ROOT
-from trainmaster.contract.wire.progress_record import STACK_SIGNAL, ProgressRecord
+from trainmaster.contract.wire.progress_record import ProgressRecord
 from trainmaster.rank import stacks
 
 PROGRAM = """
@@ -137,4 +137,4 @@ def test_frames_of_the_agent_are_left_out_and_long_stacks_keep_their_innermost_c
 
 
 def test_the_signal_is_none_that_programs_use() -> None:
-    assert signal.SIGRTMIN < STACK_SIGNAL < signal.SIGRTMAX
+    assert signal.SIGRTMIN < stacks.STACK_SIGNAL < signal.SIGRTMAX

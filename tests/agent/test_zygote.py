@@ -18,9 +18,9 @@ import pytest
 from tests import tied
 from tests.agent.world import ROOT
 from tests.machine_zygote import environment as environment_at_start
-from trainmaster.agent.shell.launching.agent_settings import load_environment
-from trainmaster.agent.zygote import packets
-from trainmaster.agent.zygote.root import MODULES
+from trainmaster.agent.zygote import packets, preload
+from trainmaster.agent.zygote.preload import MODULES
+from trainmaster.agent.zygote.variables_that_must_match import load_environment
 from trainmaster.contract.wire import environment
 
 pytestmark = pytest.mark.processes
@@ -232,6 +232,35 @@ def test_what_is_told_while_a_candidate_learns_is_learned_next(
     assert _loaded(root.introduced(), tmp_path, "first", "second") == ["first", "second"]
 
 
+@pytest.mark.parametrize("hurry", [False, True])
+def test_what_is_told_before_the_first_zygote_has_imported_anything_is_learned_next(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path, hurry: bool
+) -> None:
+    _package(tmp_path, "slow", "import time\ntime.sleep(1)")
+    _package(tmp_path, "first")
+    root = start_zygote("slow")
+    packets.send(root.socket, {"op": "hello", "key": "k", "load": _load()})
+    lesson = {"imports": [("first", "")], "variables": {}, "env": dict(os.environ)}
+    packets.send(root.socket, {"op": "learn", "key": "k", **lesson, "hurry": hurry})
+    root.introduced()
+    assert _loaded(root.introduced(), tmp_path, "slow", "first") == ["slow", "first"]
+
+
+def test_a_module_that_did_harm_in_another_pod_is_not_tried_again(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    _package(tmp_path, "harmful", f"open({str(tmp_path / 'tried')!r}, 'w')")
+    _package(tmp_path, "first")
+    root = start_zygote("json")
+    root.hello("k")
+    lesson = {"imports": [("harmful", ""), ("first", "")], "variables": {}, "env": dict(os.environ)}
+    packets.send(root.socket, {"op": "learn", "key": "k", **lesson, "barred": ["harmful"]})
+    body, fds = root.expect("zygote")
+    assert body["barred"] == ["harmful"]
+    assert _loaded(Speaker(socket.socket(fileno=fds[0])), tmp_path, "harmful", "first") == ["first"]
+    assert not (tmp_path / "tried").exists()
+
+
 def test_what_was_imported_for_all_is_forked_when_a_list_can_not_be_learned(
     start_zygote: Callable[[str], Speaker], tmp_path: Path
 ) -> None:
@@ -379,3 +408,16 @@ def test_our_own_loop_imports_nothing_that_the_zygote_has_not_imported(machine_z
         }
         status, output = pristine.run(entry, tmp_path, **env)
         assert (os.waitstatus_to_exitcode(status), output.splitlines()[-1]) == (0, "0 []"), output
+
+
+def test_memory_stays_as_it_is_while_a_rank_waits_for_the_zygote_and_in_forks_of_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collapsed: list[bool] = []
+    monkeypatch.setattr(preload.hugepages, "collapse", lambda stop: collapsed.append(stop()))
+    monkeypatch.setattr(preload.gc, "freeze", lambda: None)
+    monkeypatch.setattr(preload, "_on_huge_pages", True)
+    preload.freeze()
+    preload.freeze(hurried=lambda: True)
+    preload.freeze()
+    assert collapsed == [False, True], "the third one is of a fork"

@@ -15,7 +15,7 @@ import pytest
 from benchmarks import commands
 from tests.frameworks import environments
 from tests.frameworks.runs import LIMIT_S, SUBJECTS, Ended, job_of, run_job
-from trainmaster.contract.launch import option_tables
+from trainmaster.contract.launch import launcher_option_tables
 
 pytestmark = [pytest.mark.framework, pytest.mark.processes]
 
@@ -115,11 +115,14 @@ def test_an_option_that_cannot_be_obeyed_ends_the_job_with_one_sentence(
 
 def test_the_tables_have_the_options_of_deepspeeds_parser(python: Path) -> None:
     said = subprocess.run([python, "-c", PARSER], capture_output=True, text=True, timeout=LIMIT_S, check=True)
-    flags, values = set(option_tables._DEEPSPEED_FLAGS.split()), set(option_tables._DEEPSPEED_VALUES.split())
+    flags, values = (
+        set(launcher_option_tables._DEEPSPEED_FLAGS.split()),
+        set(launcher_option_tables._DEEPSPEED_VALUES.split()),
+    )
     unknown = []
     for words, is_flag in json.loads(said.stdout.splitlines()[-1]):
         for word in words:
-            name = word[2:] if word.startswith("--") else option_tables._DEEPSPEED_SHORT.get(word[1:], "")
+            name = word[2:] if word.startswith("--") else launcher_option_tables._DEEPSPEED_SHORT.get(word[1:], "")
             if name not in (flags if is_flag else values):
                 unknown.append((word, is_flag))
     assert unknown == []

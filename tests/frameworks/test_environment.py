@@ -9,7 +9,7 @@ import pytest
 
 from trainmaster.agent import frameworks
 from trainmaster.agent.frameworks.framework import Facts, from_numbers, numbers
-from trainmaster.contract.launch.framework_packages import SET_BY_US, refusal
+from trainmaster.contract.launch.framework_variables import SET_BY_US, refusal
 from trainmaster_operator.api.job_spec import Framework
 
 SECOND = Facts(

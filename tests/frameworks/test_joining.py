@@ -75,7 +75,7 @@ def test_what_a_framework_makes_of_the_addresses_is_put_into_the_environment(mon
         asked.append(own)
         return [own, "other:1"]
 
-    monkeypatch.setattr(framework_joining.roster, "exchange", exchange)
+    monkeypatch.setattr(framework_joining.rank_addresses, "exchange", exchange)
     framework_joining.join(frameworks.find("PyTorch"))
     assert asked == []
     framework_joining.join(frameworks.find("TensorFlow"))

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.agent.frameworks import roster
+from trainmaster.agent.frameworks import rank_addresses
 from trainmaster.agent.frameworks.framework import Facts
 from trainmaster.contract.wire import environment
 
@@ -27,7 +27,7 @@ class Served:
         self._thread.start()
 
     def _serve(self) -> None:
-        served = roster.Roster(self.listener)
+        served = rank_addresses.Roster(self.listener)
         while not self._over.is_set():
             served.turn(0.05)
 
@@ -58,7 +58,9 @@ def told(served: Served, world_size: int = 2) -> list[list[str]]:
     with ThreadPoolExecutor(world_size) as ranks:
         return list(
             ranks.map(
-                lambda rank: roster.exchange(served.facts(rank, world_size), f"pod-{rank}:1", timeout_s=TIMEOUT_S),
+                lambda rank: rank_addresses.exchange(
+                    served.facts(rank, world_size), f"pod-{rank}:1", timeout_s=TIMEOUT_S
+                ),
                 reversed(range(world_size)),
             )
         )
@@ -76,7 +78,7 @@ def test_a_rank_that_goes_before_the_others_come_is_replaced(served: Served) -> 
 
 def test_a_rank_that_asks_again_gets_the_same_list(served: Served) -> None:
     told(served)
-    assert roster.exchange(served.facts(1), "another:1", timeout_s=TIMEOUT_S) == ["pod-0:1", "pod-1:1"]
+    assert rank_addresses.exchange(served.facts(1), "another:1", timeout_s=TIMEOUT_S) == ["pod-0:1", "pod-1:1"]
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"{}\n", b"x" * 5000])
@@ -90,7 +92,7 @@ def test_what_is_no_rank_is_sent_away_and_does_no_harm(served: Served, data: byt
 def test_a_store_that_ends_is_told_in_a_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as rank:
         facts = replace(Facts(0, 2), store_port=listener.getsockname()[1])
-        waiting = rank.submit(roster.exchange, facts, "pod-0:1", timeout_s=TIMEOUT_S)
+        waiting = rank.submit(rank_addresses.exchange, facts, "pod-0:1", timeout_s=TIMEOUT_S)
         peer, _ = listener.accept()
         with peer:
             peer.recv(100)
@@ -99,7 +101,7 @@ def test_a_store_that_ends_is_told_in_a_sentence() -> None:
 
 
 def test_a_rank_chooses_a_port_that_outgoing_connections_do_not_get() -> None:
-    host, _, port = roster.own_address({environment.POD_IP: "127.0.0.1"}).rpartition(":")
+    host, _, port = rank_addresses.own_address({environment.POD_IP: "127.0.0.1"}).rpartition(":")
     assert host == "127.0.0.1"
     assert 20_000 <= int(port) < 32_000
     with socket.create_server(("127.0.0.1", int(port))):
@@ -107,4 +109,4 @@ def test_a_rank_chooses_a_port_that_outgoing_connections_do_not_get() -> None:
 
 
 def test_an_address_of_ipv6_is_written_in_brackets() -> None:
-    assert roster.own_address({environment.POD_IP: "::1"}).startswith("[::1]:")
+    assert rank_addresses.own_address({environment.POD_IP: "::1"}).startswith("[::1]:")

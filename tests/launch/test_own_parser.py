@@ -15,9 +15,9 @@ import pytest
 from tests.machine_zygote import environment
 from trainmaster.contract.launch import own_parser
 from trainmaster.contract.launch.command_line import Command, parse
-from trainmaster.contract.launch.launch_errors import LaunchRefused, UnknownOption
+from trainmaster.contract.launch.launch_errors import LaunchRefused
+from trainmaster.contract.launch.launcher_option_tables import Launch, UnknownOption, read_by_tables
 from trainmaster.contract.launch.launchers import ACCELERATE, TORCH_LAUNCH, TORCHRUN, Launcher
-from trainmaster.contract.launch.option_tables import Launch, read_by_tables
 
 pytestmark = pytest.mark.processes
 

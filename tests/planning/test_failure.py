@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.planning.world import NOW, World, job_spec, recovered, running, script_spec, verdict
-from trainmaster.contract.wire import Cause, verdict_text
+from trainmaster.contract.wire import Cause, termination_message
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Restarts, Rung
 from trainmaster_operator.planning.facts.observation import EventType
 from trainmaster_operator.planning.rounds import round_pod_identity
@@ -289,7 +289,7 @@ def test_a_config_error_is_never_restarted(reason: str, words: str) -> None:
 
 def left_behind(**fields: Any) -> str:
     said = verdict(5, Cause.DATA_ERROR, traceback="Traceback: no shard", message="no shard 7", **fields)
-    return verdict_text.render(said).decode()
+    return termination_message.render(said).decode()
 
 
 def test_what_a_pod_left_behind_is_its_last_word_when_nobody_had_heard_it() -> None:

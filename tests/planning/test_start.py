@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -116,7 +117,54 @@ def test_a_script_is_removed_only_when_its_agent_must_have_ended_its_ranks(
     world.write()
     world.pods[1] = replace(world.pods[1], deleting=True, deleting_s=deleting_s, node_lost=node_lost)
     assert [d.grace_s for d in world.plan().delete] == [0.0] * removed
-    assert world.plan().create == ()
+
+
+def lost(spec: JobSpec, *, node_lost: bool = True) -> World:
+    """A job whose agent in slot 1 is silent, and whose pod there is being deleted."""
+    world = running(spec)
+    world.agent(1, silent_s=30.0)
+    world.write()
+    del world.agents[1]
+    world.pods[1] = replace(world.pods[1], deleting=True, deleting_s=1.0, unanswered_s=11.0, node_lost=node_lost)
+    return world
+
+
+def test_the_successor_of_a_scripts_pod_on_a_lost_node_starts_before_the_old_ranks_are_known_to_be_dead() -> None:
+    assert [(pod.slot, pod.incarnation) for pod in lost(script_spec()).plan().create] == [(1, 1)]
+
+
+def test_the_successor_of_a_scripts_pod_waits_while_the_kubelet_of_the_old_one_answers() -> None:
+    assert lost(script_spec(), node_lost=False).plan().create == ()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"initContainers": [{"name": "prepare", "image": "x"}]},
+        {"containers": [{"name": "trainer", "image": "x"}, {"name": "sidecar", "image": "x"}]},
+    ],
+    ids=["an init container", "a sidecar"],
+)
+def test_the_successor_waits_for_the_proof_when_its_template_starts_more_than_the_agent(more: dict[str, Any]) -> None:
+    spec = script_spec()
+    template = {"spec": {"containers": [{"name": "trainer", "image": "x"}], **more}}
+    spec = spec.model_copy(update={"workers": spec.workers.model_copy(update={"template": template})})
+    assert lost(spec).plan().create == ()
+
+
+def test_no_round_of_a_script_opens_with_the_successor_until_the_pod_on_the_lost_node_is_removed() -> None:
+    """Its ranks may still write, whatever is ready elsewhere."""
+    world = lost(script_spec())
+    old = world.pods.pop(1)
+    world.pod(1)
+    world.agent(1)
+    world.pods[9] = old
+    for _ in range(3):
+        world.write()
+        assert world.status.roundStore == ""
+    del world.pods[9]
+    world.write()
+    assert world.status.roundStore
 
 
 def test_a_scripts_agent_ends_its_ranks_before_the_operator_takes_them_for_dead() -> None:

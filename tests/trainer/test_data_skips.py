@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trainmaster import data
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.contract.ranges import merged
+from trainmaster.contract.sample_ranges import merged
 from trainmaster.data.skipped_samples import Skips
 
 RANGES = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=6)

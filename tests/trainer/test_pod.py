@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.contract.wire import environment
-from trainmaster.host import pod_ranks
+from trainmaster.host import own_pod
 
 NODE = {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}
 
@@ -28,4 +28,4 @@ def test_ranks_are_counted_in_their_pod_and_without_an_agent_on_their_node(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert (pod_ranks.local_rank(), pod_ranks.size()) == expected
+    assert (own_pod.local_rank(), own_pod.size()) == expected

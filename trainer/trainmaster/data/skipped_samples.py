@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Sequence
 
-from trainmaster.contract.ranges import merged
+from trainmaster.contract.sample_ranges import merged
 
 
 class Skips:

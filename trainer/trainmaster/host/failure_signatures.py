@@ -62,6 +62,18 @@ _OWN_ABORT = re.compile(
 )
 """Texts of a process that aborts for a reason of its own."""
 
+_OUTSIDE = (
+    r"\b(?:OS|IO|File\w*|Directory|NotADirectory|IsADirectory|Permission|BlockingIO|ChildProcess|ProcessLookup|Interrupted"
+    r"|Broken\w*|Connect\w*|Timeout|URL|HTTP\w*|SSL\w*|Proxy|Network\w*|\w*Timeout|RemoteDisconnected|gaierror|herror)"
+    r"(?:Error|Exception|Refused\w*|Reset\w*|Aborted\w*)?:"
+    r"|No such file or directory|Permission denied|Read-only file system|Input/output error|Stale (?:NFS )?file handle"
+    r"|Transport endpoint|temporarily unavailable|Device or resource busy|No space left|Disk quota|Too many open files"
+    r"|[Tt]imed out|[Uu]nreachable|[Rr]efused|reset by peer|Name or service not known|name resolution|in use\b"
+    r"|cannot open shared object file|[Tt]oo [Mm]any [Rr]equests|\b50[0234] [A-Z]|[Oo]ut of memory|MemoryError|memory\b"
+)
+"""Exceptions and words that concern something outside of the program. Only agents use this pattern, so it is compiled
+when it is first needed."""
+
 
 def cause_of(text: str) -> Cause:
     """Return the cause that a traceback, or the end of an output, shows."""
@@ -84,6 +96,11 @@ def hardware_line(lines: list[str], traceback: str) -> str:
 def speaks_of_device_or_collective(text: str) -> bool:
     """Return True if a text comes from a device's driver, or from a library for collectives."""
     return bool(_DEVICE.search(text) or _COLLECTIVE.search(text))
+
+
+def speaks_of_outside(text: str) -> bool:
+    """Return True if a text names something outside of the program, such as memory, a network or a file."""
+    return bool(re.search(_OUTSIDE, text))
 
 
 def is_on_device(text: str) -> bool:

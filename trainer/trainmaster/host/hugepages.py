@@ -6,6 +6,7 @@ Measured with torch imported (400 MB of anonymous memory): fork 5.5 -> 1.4 ms, e
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 _HUGE = 2 << 20
 _MADV_HUGEPAGE = 14
@@ -15,11 +16,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-def collapse() -> int:
-    """Collapse all writable private memory into huge pages where the kernel can. Return the number of huge pages."""
+def collapse(stop: Callable[[], bool] = lambda: False) -> int:
+    """Collapse all writable private memory into huge pages where the kernel can, until `stop()` is true. Return the
+    number of huge pages."""
     collapsed = 0
     for start, end in _regions():
         for address in range((start + _HUGE - 1) // _HUGE * _HUGE, end // _HUGE * _HUGE, _HUGE):
+            if stop():
+                return collapsed
             _libc.madvise(address, _HUGE, _MADV_HUGEPAGE)
             collapsed += _libc.madvise(address, _HUGE, _MADV_COLLAPSE) == 0
     return collapsed

@@ -1,12 +1,10 @@
-"""Where this package lies: for code that other interpreters run, and for tracebacks that leave its frames out."""
+"""Where this package lies, for code that other interpreters run."""
 
 from __future__ import annotations
 
 import os
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-OWN_FOLDERS = tuple(os.path.join(_PACKAGE, room) + os.sep for room in ("agent", "rank", "host"))
-"""Folders of the code that runs above a script in its rank's process. Its frames are not shown to people."""
 
 
 def code_of_call(module: str, function: str) -> str:

@@ -11,10 +11,8 @@ from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire.causes_and_exit_codes import Cause
 from trainmaster.errors import ConfigError, DataError, Diverged, TrainmasterError
 from trainmaster.host.failure_signatures import cause_of, code_of, is_cascade
+from trainmaster.rank.failure_message import OWN_LOOP_MESSAGE_LIMIT, OWN_LOOP_TRACEBACK_LIMIT
 from trainmaster.rank.reporter import Reporter
-
-_MESSAGE_LIMIT = 4_000  # characters
-_TRACEBACK_LIMIT = 32_000
 
 
 def verdict(error: BaseException, step: int, of_memory: Callable[[], str] = lambda: "") -> tuple[dict[str, Any], int]:
@@ -29,11 +27,11 @@ def verdict(error: BaseException, step: int, of_memory: Callable[[], str] = lamb
         code = code_of(cause, cascade)
         message = f"{type(error).__name__}: {error}"
         if cause is Cause.OUT_OF_MEMORY and not cascade and (owners := _safely(of_memory)):
-            message = f"{message[: _MESSAGE_LIMIT // 2].rstrip('. ')}. {owners}"
+            message = f"{message[: OWN_LOOP_MESSAGE_LIMIT // 2].rstrip('. ')}. {owners}"
     words: dict[str, Any] = {
         "cause": cause.value,
-        "message": message[:_MESSAGE_LIMIT],
-        "traceback": "" if told_whole else text[-_TRACEBACK_LIMIT:],
+        "message": message[:OWN_LOOP_MESSAGE_LIMIT],
+        "traceback": "" if told_whole else text[-OWN_LOOP_TRACEBACK_LIMIT:],
         "step": step,
         "cascade": cascade,
     }

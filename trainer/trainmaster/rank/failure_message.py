@@ -10,11 +10,16 @@ from typing import Any
 from trainmaster.contract.wire import channel, environment
 from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 
+MESSAGE_LIMIT, TRACEBACK_LIMIT = 2_000, 20_000
+"""Characters of a script's failure that are told: the beginning of its message, and the end of its traceback."""
+OWN_LOOP_MESSAGE_LIMIT, OWN_LOOP_TRACEBACK_LIMIT = 4_000, 32_000
+"""The same for a failure in the built-in trainer."""
+
 
 def tell(cause: Cause, message: str, traceback: str, *, cascade: bool = False, step: int = 0) -> None:
     """Send the last words to the agent, if there is one. It never raises, because the process is ending anyway."""
-    words = {"cause": cause.value, "message": message[:2000], "traceback": traceback[-20000:], "cascade": cascade}
-    _send(channel.FAILED, {**words, "step": step})
+    words = {"cause": cause.value, "message": message[:MESSAGE_LIMIT], "traceback": traceback[-TRACEBACK_LIMIT:]}
+    _send(channel.FAILED, {**words, "cascade": cascade, "step": step})
 
 
 def refuse(words: str) -> int:

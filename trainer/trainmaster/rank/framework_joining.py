@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from trainmaster.agent.frameworks import ALL, Framework, find, roster
+from trainmaster.agent.frameworks import ALL, Framework, find, rank_addresses
 from trainmaster.agent.frameworks.framework import Meeting, Watch, from_numbers
 from trainmaster.contract.launch.framework_packages import PACKAGES
 from trainmaster.contract.wire import environment
@@ -40,8 +40,8 @@ def join(framework: Framework) -> None:
     if not framework.addresses:
         return
     facts = from_numbers(os.environ)
-    own = roster.own_address(os.environ)
-    addresses = roster.exchange(facts, own) if facts.world_size > 1 else [own]
+    own = rank_addresses.own_address(os.environ)
+    addresses = rank_addresses.exchange(facts, own) if facts.world_size > 1 else [own]
     os.environ.update(framework.peers(facts, addresses))
 
 

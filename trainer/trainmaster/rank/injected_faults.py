@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.fault_protocol import ARMED, DISK_FULL, SOCKET, ask
 from trainmaster.errors import ConfigError, unknown
-from trainmaster.host import pod_ranks
+from trainmaster.host import own_pod
 
 REPLY_TIMEOUT_S = 30.0
 
@@ -201,7 +201,7 @@ def may_fire(fault: Fault, step: int = 0) -> bool:
         raise ConfigError(
             f"{environment.FAULTS} is set without {environment.FAULT_SOCKET}: no process counts the faults"
         )
-    question = {"fire": fault.id, "pod": pod_ranks.name(), "rank": fault.rank, "step": fault.step or step}
+    question = {"fire": fault.id, "pod": own_pod.name(), "rank": fault.rank, "step": fault.step or step}
     try:
         reply = ask(path, question, REPLY_TIMEOUT_S)
     except OSError as error:

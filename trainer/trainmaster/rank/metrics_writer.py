@@ -6,7 +6,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,23 @@ class MetricsWriter:
 
     def __init__(self) -> None:
         self._fd = -1
+        self._lost = False  # a line was lost, which has been told
 
-    def append(self, output: Path, line: Mapping[str, Any]) -> None:
-        """Append a whole line to the file in the folder `output`, or nothing. Raises OSError."""
+    def append(self, output: Path, line: Mapping[str, Any], event: Callable[[str, str], None]) -> None:
+        """Append a whole line to the file in the folder `output`, or nothing.
+
+        On a full disk, lines are lost, but training continues: the first lost line is reported by `event(reason,
+        sentence)`.
+        """
+        try:
+            self._append(output, line)
+        except OSError as error:
+            if not self._lost:
+                self._lost = True
+                event("MetricsNotWritten", f"{error}: training goes on, and lines of metrics.jsonl are missing")
+
+    def _append(self, output: Path, line: Mapping[str, Any]) -> None:
+        """Append a whole line, or nothing. Raises OSError."""
         data = json.dumps({key: finite(value) for key, value in line.items()}).encode() + b"\n"
         path = output / _NAME
         if self._fd < 0:

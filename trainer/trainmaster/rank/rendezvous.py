@@ -22,9 +22,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trainmaster.contract.wire import environment
-from trainmaster.errors import ConfigError
 from trainmaster.host.own_package import code_of_call
-from trainmaster.rank import failure_message, software_comparison
+from trainmaster.rank import software_comparison
 
 _RENDEZVOUS = "torch.distributed.rendezvous"
 
@@ -33,7 +32,7 @@ def install(*, own_loop: bool = False) -> None:
     """Correct the rendezvous in this process, and in those that `multiprocessing` spawns from it.
 
     With `own_loop`, a rank that differs from the others raises ConfigError, which our loop reports. A script that
-    differs ends here, because it could catch an exception and continue alone.
+    differs ends (`software_comparison.compare_script`).
     """
     if environment.STORE not in os.environ:
         return
@@ -89,6 +88,7 @@ def _compare_at(module: Any, *, own_loop: bool) -> None:
     original = getattr(module, "_create_c10d_store", None)
     if original is None:
         return
+    compare = software_comparison.compare if own_loop else software_comparison.compare_script
 
     @functools.wraps(original)
     def create_store(
@@ -97,12 +97,7 @@ def _compare_at(module: Any, *, own_loop: bool) -> None:
         if f"{hostname}:{port}" != os.environ.get(environment.STORE) or not module._torchelastic_use_agent_store():
             return original(hostname, port, rank, world_size, timeout, *more, **named)
         store = module.TCPStore(host_name=hostname, port=port, is_master=False, timeout=timeout, wait_for_workers=False)
-        try:
-            software_comparison.compare(store)
-        except ConfigError as error:
-            if own_loop:
-                raise
-            raise SystemExit(failure_message.refuse(str(error))) from None
+        compare(store)
         return store
 
     module._create_c10d_store = create_store

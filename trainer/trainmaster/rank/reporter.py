@@ -37,7 +37,6 @@ class Reporter:
     rhythm: Rhythm = field(default_factory=Rhythm)
     listened: bool = False  # another thread receives what the agent sends
     _metrics: MetricsWriter = field(default_factory=MetricsWriter)
-    _unwritten: bool = False  # a line of metrics.jsonl was lost, which has been told
 
     @classmethod
     def from_environment(cls) -> Reporter:
@@ -101,14 +100,8 @@ class Reporter:
 
         On a full disk, lines are lost, but training continues: the first lost line is reported as an event.
         """
-        if self.rank != 0 or self.output is None:
-            return
-        try:
-            self._metrics.append(self.output, line)
-        except OSError as error:
-            if not self._unwritten:
-                self._unwritten = True
-                self.event("MetricsNotWritten", f"{error}: training goes on, and lines of metrics.jsonl are missing")
+        if self.rank == 0 and self.output is not None:
+            self._metrics.append(self.output, line, self.event)
 
     def last_step_written(self) -> int:
         """Return the step of the last complete line of metrics.jsonl, 0 without one, or if this rank writes none."""

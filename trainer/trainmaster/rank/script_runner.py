@@ -25,8 +25,8 @@ from typing import Any
 from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 from trainmaster.contract.wire.progress_record import OtherRecord
 from trainmaster.host.failure_signatures import cause_of, code_of, is_cascade
-from trainmaster.host.own_package import OWN_FOLDERS
 from trainmaster.rank import failure_message, rendezvous, script_observer
+from trainmaster.rank.user_traceback import user_frames, user_traceback
 
 
 def run(entry: dict[str, Any]) -> int:
@@ -166,7 +166,7 @@ def new_main() -> types.ModuleType:
 def _last_words(error: BaseException) -> int:
     """Show the exception, tell the agent, and return the exit code."""
     if sys.excepthook is sys.__excepthook__:
-        _write(_user_traceback(error))
+        _write(user_traceback(error))
         code = int(tell_last_words(error))
     else:  # it may take its time, or end the process
         code = int(tell_last_words(error))
@@ -183,11 +183,11 @@ def _call_hook(error: BaseException, code: int) -> int:
     SystemExit.
     """
     try:
-        sys.excepthook(type(error), error, _user_frames(error))
+        sys.excepthook(type(error), error, user_frames(error))
     except SystemExit as stop:
         return exit_code(stop)
     except BaseException:  # noqa: BLE001  a broken hook must not hide what has failed
-        _write(f"Error in sys.excepthook:\n{traceback.format_exc()}\nOriginal exception was:\n{_user_traceback(error)}")
+        _write(f"Error in sys.excepthook:\n{traceback.format_exc()}\nOriginal exception was:\n{user_traceback(error)}")
     return code
 
 
@@ -199,29 +199,10 @@ def _write(text: str) -> None:
 
 def tell_last_words(error: BaseException) -> ExitCode:
     """Tell the agent of the exception that ends this process; return the exit code that it means."""
-    text = _user_traceback(error)
+    text = user_traceback(error)
     message = "".join(traceback.format_exception_only(type(error), error)).strip()
     if isinstance(error, SyntaxError):  # whose first lines are the place, not the name
         message = f"{type(error).__name__}: {error}"
     cause, cascade = cause_of(text), is_cascade(text)
     failure_message.tell(cause, message, text, cascade=cascade, step=script_observer.step())
     return code_of(cause, cascade)
-
-
-def _user_traceback(error: BaseException) -> str:
-    return "".join(traceback.format_exception(type(error), error, _user_frames(error)))
-
-
-def _user_frames(error: BaseException) -> types.TracebackType | None:
-    """Return the frames of a traceback without those of the agent and of runpy above the user's first frame.
-
-    A syntax error of the program itself has no frame of the user's, and is shown without frames, as the interpreter
-    does it.
-    """
-    frames = error.__traceback__
-    ours = (*OWN_FOLDERS, "<frozen runpy>", runpy.__file__ or "")
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(tuple(filter(None, ours))):
-        if frames.tb_next is None and not isinstance(error, SyntaxError):
-            break
-        frames = frames.tb_next
-    return frames

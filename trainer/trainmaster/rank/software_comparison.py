@@ -14,7 +14,8 @@ from typing import Any
 from trainmaster import __version__
 from trainmaster.contract.wire import software
 from trainmaster.errors import ConfigError
-from trainmaster.host import installed_versions, pod_ranks
+from trainmaster.host import installed_versions, own_pod
+from trainmaster.rank import failure_message
 
 KEY = "software"
 PACKAGES = (software.TORCH, *software.FRAMEWORKS)
@@ -25,11 +26,20 @@ def compare(store: Any) -> None:
 
     Raises ConfigError, in a sentence that names both pods and what differs.
     """
-    own_pod, own = pod_ranks.name(), of_this_process()
-    first_pod, first = json.loads(store.compare_set(KEY, "", json.dumps([own_pod, own])))
-    words = software.difference(first, first_pod, own, own_pod)
+    pod, own = own_pod.name(), of_this_process()
+    first_pod, first = json.loads(store.compare_set(KEY, "", json.dumps([pod, own])))
+    words = software.difference(first, first_pod, own, pod)
     if words:
         raise ConfigError(words)
+
+
+def compare_script(store: Any) -> None:
+    """Compare as `compare` does, and end this process if it differs: a script could catch an exception and continue
+    alone."""
+    try:
+        compare(store)
+    except ConfigError as error:
+        raise SystemExit(failure_message.refuse(str(error))) from None
 
 
 def of_this_process() -> dict[str, str]:

@@ -18,9 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainmaster.contract.wire.progress_record import SIZE, STACK_SIGNAL, ProgressRecord
+from trainmaster.contract.wire.progress_record import SIZE, ProgressRecord
 from trainmaster.host import processes
-from trainmaster.host.own_package import OWN_FOLDERS
+from trainmaster.rank.user_traceback import OWN_FOLDERS
+
+STACK_SIGNAL = 61
+"""The signal at which a rank writes the stack of its main thread behind its record. It is a real-time signal, which
+neither programs nor C libraries use."""
 
 EVERY_S = 0.25  # a rank that is suspected is looked at
 CHARACTERS = 3000  # of a stack that are told

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
-from trainmaster.host import atomic_write, pod_ranks, rank_memory
+from trainmaster.host import atomic_write, own_pod, rank_memory
 from trainmaster.train.process_group import World
 
 PROCESS = 512 << 20
@@ -115,7 +115,7 @@ def _budget(world: World) -> int:
     """Return the bytes that the tensors of this rank may take."""
     if world.device.type == "cuda":
         return int((torch.cuda.get_device_properties(world.device).total_memory - CONTEXT) * USABLE)
-    group, in_pod = rank_memory.container(), pod_ranks.size()
+    group, in_pod = rank_memory.container(), own_pod.size()
     limit = group.limit() if group is not None else None
     on_machine = _ranks_of_machine(world)
     share = limit / in_pod if limit is not None else _machine() / on_machine

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainmaster.host import pod_ranks
+from trainmaster.host import own_pod
 
 STORE_LIMIT_S = 2.0
 """Seconds that the store has to answer at all: it may be lost with its machine."""
@@ -37,7 +37,7 @@ class LastSums:
 
     def __init__(self, store: Any, world_size: int, asked_s: Callable[[], float | None]) -> None:
         self._store, self._world_size, self._asked_s = store, world_size, asked_s
-        self._pod_size = pod_ranks.size()
+        self._pod_size = own_pod.size()
         self._known: tuple[int, Tensor] | None = None
         self._counted = False
 

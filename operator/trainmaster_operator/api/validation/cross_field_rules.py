@@ -17,7 +17,7 @@ from trainmaster.contract.config import (
     multiples_near,
     share_of_each_rank,
 )
-from trainmaster.contract.launch.framework_packages import refusal
+from trainmaster.contract.launch.framework_variables import refusal
 from trainmaster_operator.api.recovery_rules import unfit
 from trainmaster_operator.api.validation.problem import Path, placed
 

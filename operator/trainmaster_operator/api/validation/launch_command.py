@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.contract.launch import Command, LaunchRefused, UnknownOption, launcher_options, parse
+from trainmaster.contract.launch import Command, LaunchRefused, UnknownOption, launcher_option_effects, parse
 from trainmaster_operator.api.validation.cross_field_rules import Breach
 from trainmaster_operator.api.validation.problem import Path
 
@@ -36,9 +36,11 @@ def of_launcher(spec: JobSpec) -> Iterator[Breach]:
         except LaunchRefused as refusal:
             yield place, str(refusal)
             continue
-        wrong = launcher_options.of_pod(given, ranks) or launcher_options.of_job(given, spec.workers.replicas * ranks)
+        wrong = launcher_option_effects.of_pod(given, ranks) or launcher_option_effects.of_job(
+            given, spec.workers.replicas * ranks
+        )
         devices = _devices(spec.container())
-        if not wrong and launcher_options.is_counted(given) and devices and devices != ranks:
+        if not wrong and launcher_option_effects.is_counted(given) and devices and devices != ranks:
             wrong = f"torchrun counts {devices} devices in each pod, but workers.ranksPerPod is {ranks}"
         if wrong:
             yield place, wrong
@@ -53,9 +55,11 @@ def complete(spec: Any) -> None:
     command, workers = found
     replicas = workers.get("replicas", 1)
     count = (
-        launcher_options.ranks_per_pod(command.given, replicas) if isinstance(replicas, int) and replicas > 0 else None
+        launcher_option_effects.ranks_per_pod(command.given, replicas)
+        if isinstance(replicas, int) and replicas > 0
+        else None
     )
-    if count is None and launcher_options.is_counted(command.given):
+    if count is None and launcher_option_effects.is_counted(command.given):
         count = _devices(workers["template"]["spec"]["containers"][0]) or None
     if count is not None:
         workers["ranksPerPod"] = count
@@ -65,7 +69,7 @@ def uncounted(spec: Any) -> Iterator[Breach]:
     """Yield a problem if torchrun counts the devices or cores itself and the spec does not say how many ranks that
     makes."""
     found = _parse_command_without_ranks(spec)
-    if found is not None and launcher_options.is_counted(found[0].given):
+    if found is not None and launcher_option_effects.is_counted(found[0].given):
         told = found[0].given["nproc_per_node"]
         yield (
             COMMAND,

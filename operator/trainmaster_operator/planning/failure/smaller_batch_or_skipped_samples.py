@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainmaster.contract.config import share_of_each_rank
-from trainmaster.contract.ranges import merged
+from trainmaster.contract.sample_ranges import merged
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.view import View

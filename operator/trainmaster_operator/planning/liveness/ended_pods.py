@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict, verdict_text
+from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict, termination_message
 from trainmaster_operator.planning.facts.fault import FATAL, Fault, of_pods
 from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.planning.facts.view import ENDED, View
@@ -115,7 +115,7 @@ def _cause(pod: PodRecord) -> Cause:
 def _last_words(view: View, pod: PodRecord) -> Verdict | None:
     """Return the verdict that the agent wrote before it ended, if it is a cause in this round. Verdicts of earlier
     rounds are answered already."""
-    said = verdict_text.parse(pod.message)
+    said = termination_message.parse(pod.message)
     return said if said is not None and said.round == view.status.round and not said.cascade else None
 
 
@@ -124,7 +124,7 @@ def _words(slot: int, pod: PodRecord | None, said: Verdict | None, count: int) -
         words = f"the pod of slot {slot} is gone"
     elif pod.phase in ENDED:
         code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
-        message = said.message if said is not None else "" if verdict_text.parse(pod.message) else pod.message
+        message = said.message if said is not None else "" if termination_message.parse(pod.message) else pod.message
         why = ": ".join(part for part in (pod.reason, message) if part)
         deleted = " after it was deleted" if pod.deleting and not pod.disruption else ""
         words = f"pod {pod.name} ended{code}{deleted}" + (f": {why}" if why else "")

@@ -28,8 +28,8 @@ def next_incarnation(view: View) -> int:
 
 
 def missing(view: View) -> tuple[PodToCreate, ...]:
-    """Return the pods to create. No pod is created while another pod of its slot exists, unless storage fences that one
-    off and its end takes long.
+    """Return the pods to create. No pod is created while another pod of its slot exists, unless `is_past_waiting` says
+    that its replacement need not wait.
 
     While a round is open, no pod is created for a member: the round opened with all pods, so a missing one has either
     done its work or is a failure that ends the round first. A second pod of one incarnation must not join the ranks of

@@ -84,6 +84,19 @@ def _unanswered_s(pod: PodRecord) -> float:
 
 def is_past_waiting(view: View, pod: PodRecord) -> bool:
     """Return whether the replacement no longer waits for the end of this pod: sidecars may use their whole grace
-    period, an agent may not react, or a process may wait in the kernel. A script's files have no fence, so for its
-    pods the operator always waits."""
-    return not view.scripted and pod.deleting and pod.deleting_s >= PATIENCE_S
+    period, an agent may not react, or a process may wait in the kernel.
+
+    A script's files have no fence, so the next round of a script always waits for the end of all old pods, see
+    `rounds.open_round`, and so does the replacement, with one exception: that of a pod on a lost node starts while the
+    proof that the old ranks are dead is still awaited. It holds no ranks until the round opens, and it needs nothing
+    that the lost node has. If its template starts more than the agent, it waits: an init container or a sidecar may
+    write to the script's files.
+    """
+    if view.scripted:
+        return pod.deleting and pod.node_lost and not _starts_more_than_the_agent(view)
+    return pod.deleting and pod.deleting_s >= PATIENCE_S
+
+
+def _starts_more_than_the_agent(view: View) -> bool:
+    spec = view.spec.workers.template.get("spec") or {}
+    return bool(spec.get("initContainers")) or len(spec.get("containers") or []) > 1

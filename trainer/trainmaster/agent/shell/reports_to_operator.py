@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.agent.shell import self_fencing
 from trainmaster.agent.shell.control_client import Access, Connection, Refused, Unreachable
-from trainmaster.agent.shell.termination_message import write_termination
-from trainmaster.contract.wire import Directive, ExitCode, JoinRequest, Report
+from trainmaster.contract.wire import Directive, ExitCode, JoinRequest, Report, termination_message
 from trainmaster.contract.wire.progress_record import LOADED
 from trainmaster.host import processes, rank_memory, step_timing
 from trainmaster.host.pod_usage_meter import UsageMeter
@@ -77,7 +76,7 @@ class Reporter:
         self._urgent.set()
         round = self._supervisor.round
         if round is not None and round.verdict is not None:
-            write_termination(self._supervisor.settings.termination_log, round.verdict)
+            termination_message.write(self._supervisor.settings.termination_log, round.verdict)
 
     def cut_off(self, seconds: float) -> None:
         """Reach no operator for `seconds`, as behind a broken network. It is an injected fault."""

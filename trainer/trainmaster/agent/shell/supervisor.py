@@ -26,27 +26,25 @@ from trainmaster.agent.shell.ranks.unobserved_steps import AFTER_S, Sight
 from trainmaster.agent.shell.reports_to_operator import Reporter
 from trainmaster.agent.shell.restart_without_leader import Grant
 from trainmaster.agent.shell.round_stores import Stores
-from trainmaster.agent.shell.saves.last_saves import LastSaves
+from trainmaster.agent.shell.saves.last_saves import AFTER_END_S, LastSaves
 from trainmaster.agent.shell.saves.peer_tier import Peers
 from trainmaster.agent.shell.saves.upload_queue import Uploads
 from trainmaster.agent.shell.start_method import StartMethod
-from trainmaster.agent.shell.termination_message import write_termination
 from trainmaster.agent.shell.zygote_client import Zygotes
 from trainmaster.contract.wire import (
     Assignment,
-    Cause,
     Control,
     Directive,
     DirectiveState,
     ExitCode,
     StoreAddress,
     channel,
+    termination_message,
 )
 from trainmaster.host import processes, rank_memory
 from trainmaster.rank.stacks import Looks
 
 _WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
-_LAST_UPLOADS_S = 20.0
 
 
 class Supervisor:
@@ -77,7 +75,10 @@ class Supervisor:
         self._unconfirmed = False  # it was opened by the grant, and no leader has published it
         self.old_rounds = OldRounds(self._event)
         self._waiting: tuple[Assignment, int] | None = None  # a begun round that can't start, and when it was obeyed
-        self.start_method = StartMethod(key, lambda: self.settings, self.zygotes, self._advise)
+        self._drained_ns = 0  # when it began to wait for nothing but the zygote
+        self.start_method = StartMethod(
+            key, lambda: self.settings, self.zygotes, self._advise, self.peers.tell_imports, self._start_waiting_round
+        )
         program = "" if settings.entry is not None else settings.command.argv[0]
         self.sight = Sight(program, lambda words: self._advise("NotWatched", words))
         self._reopening: asyncio.Task[None] | None = None
@@ -159,20 +160,25 @@ class Supervisor:
         self.stores.take(assignment.store)
         self.peers.begin(assignment)
         self.grant.begin(assignment)
-        self._waiting = (assignment, obeyed_ns)
+        self.start_method.begin(assignment)
+        self._waiting, self._drained_ns = (assignment, obeyed_ns), 0
         self._start_waiting_round()
 
     def _start_waiting_round(self) -> None:
         """Start the ranks of a round that has begun, if there is one and nothing stands in their way any more."""
+        if self._waiting is None or self.old_rounds.device_holders():
+            return
+        self._drained_ns = self._drained_ns or time.monotonic_ns()
         way = self.start_method.choose()
-        if self._waiting is None or way is None or self.old_rounds.device_holders():
+        if way is None:
             return
         (assignment, obeyed_ns), self._waiting = self._waiting, None
         self.round = self._start(assignment, obeyed_ns, way)
         loop = asyncio.get_running_loop()
         loop.call_later(_WATCH_S, self._watch, self.round)
         loop.call_later(AFTER_S, self.sight.look, self.round)
-        self._look_for_launchers(self.round, foreign_launchers.LOOKS_AFTER_S)
+        if not self.settings.own_loop:
+            foreign_launchers.watch(self.round, lambda round: round is self.round)
         self.stores.offer_later()
         self.reporter.at_once()
 
@@ -186,7 +192,7 @@ class Supervisor:
         round.way = way
         kills = rank_memory.oom_kills()
         round.oom_kills = lambda: rank_memory.oom_kills() > kills
-        drained_ns = time.monotonic_ns()
+        forked_ns = time.monotonic_ns()
         control = self._control()
         for pod_rank in range(assignment.ranks):
             rank = Rank(assignment.first_rank + pod_rank, assignment.round, self._said, self._exited)
@@ -195,7 +201,7 @@ class Supervisor:
             round.ranks.append(rank)
             more = self.faults.environment() | self.peers.environment(assignment) | self.history.environment()
             start_rank(rank, self.settings, self.zygotes, assignment, pod_rank, way, more, self._advise)
-        round.forked(drained_ns)
+        round.forked(self._drained_ns, forked_ns)
         return round
 
     def _round_changed(self) -> None:
@@ -310,24 +316,12 @@ class Supervisor:
         else:
             self.stores.end_wait()
 
-    def _look_for_launchers(self, round: Round, looks_after_s: tuple[float, ...]) -> None:
-        """Fail a round in whose ranks a launcher starts a world of its own. Only scripts can do that."""
-        if self.settings.own_loop or round is not self.round or round.verdict is not None:
-            return
-        for rank in round.ranks:
-            words = foreign_launchers.find(rank.process.pid) if rank.process and not rank.joined else ""
-            if words:
-                round.spoke(rank, {"cause": Cause.CONFIG_ERROR.value, "message": words})
-                return
-        if looks_after_s:
-            loop = asyncio.get_running_loop()
-            loop.call_later(looks_after_s[0], self._look_for_launchers, round, looks_after_s[1:])
-
     def _keeps_store(self) -> bool:
         """Return whether this pod is to keep a store open for the next round."""
         return self.directive is not None and self.directive.keep_store
 
     def _zygotes_changed(self) -> None:
+        self.start_method.zygotes_changed()
         self.stores.offer_if_kept()
         if self.round is None and self._waiting is None:
             self.reporter.at_once()  # a round may wait until this pod is warm
@@ -368,9 +362,9 @@ class Supervisor:
 
     async def _close(self) -> None:
         round = self.round
-        write_termination(self.settings.termination_log, round.verdict if round else None)
+        termination_message.write(self.settings.termination_log, round.verdict if round else None)
         self.exit_code.cancel()
-        self.start_method.lessons.close()
+        self.start_method.close()
         self.faults.close()
         self.grant.close()
         self.ring.close()
@@ -381,7 +375,7 @@ class Supervisor:
         self.peers.close()
         self.last_saves.close()
         if not self.reporter.fenced:  # another pod takes this one's place, and waits for its end
-            await self.uploads.drained(_LAST_UPLOADS_S)
+            await self.uploads.drained(AFTER_END_S)
         await self.reporter.last_words()
         self.zygotes.close()
         self.uploads.close()

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.agent.shell.launching.agent_settings import load_environment
+from trainmaster.agent.shell.known_imports import KnownImports
 from trainmaster.agent.zygote import packets
+from trainmaster.agent.zygote.variables_that_must_match import load_environment
 from trainmaster.host.own_package import code_of_call
 
 _CONNECT_TRIES = 40
@@ -32,6 +33,7 @@ class Link:
     kind: str  # root, pristine, learned
     socket: socket.socket
     modules: int = 0
+    barred: list[str] = field(default_factory=list)  # modules that it must not import
     ids: set[int] = field(default_factory=set)
 
 
@@ -65,6 +67,7 @@ class Zygotes:
         self._processes: dict[int, Process] = {}
         self._next_id = 0
         self._own: subprocess.Popen[bytes] | None = None
+        self._unsent: dict[str, Any] | None = None  # what is to be learned as soon as there is a zygote
         self._closing = False
         self.without_forks = False  # the root said that it forks nothing
 
@@ -75,6 +78,9 @@ class Zygotes:
             sock = self._start_own(bare=bare)
         self._root = self._adopt(Link("root", sock))
         packets.send(sock, {"op": "hello", "key": self._key, "load": self._load})
+        if self._unsent is not None:
+            packets.send(sock, self._unsent)
+            self._unsent = None
 
     @property
     def alive(self) -> bool:
@@ -118,13 +124,24 @@ class Zygotes:
         link.ids.add(process.id)
         return process
 
-    def learn(self, imports: list[list[str]], variables: dict[str, str | None], env: dict[str, str]) -> None:
-        """Let a zygote import what a rank has imported.
+    def learned(self) -> Link | None:
+        return self._links.get("learned")
 
-        `variables` are those that its imports have set, and `env` is the environment that it ran in.
-        """
-        if self._root is not None:
-            body = {"op": "learn", "key": self._key, "imports": imports, "variables": variables, "env": env}
+    def learn(self, known: KnownImports, env: dict[str, str], *, hurry: bool = False) -> None:
+        """Let a zygote import what ranks have imported, as soon as there is one. `env` is the environment of ranks.
+        `hurry`: a rank waits for it."""
+        body = {
+            "op": "learn",
+            "key": self._key,
+            "imports": known.imports,
+            "variables": known.variables,
+            "env": env,
+            "barred": known.barred,
+            "hurry": hurry,
+        }
+        if self._root is None:
+            self._unsent = body
+        else:
             packets.send(self._root.socket, body)
 
     def bar(self) -> None:
@@ -219,7 +236,7 @@ class Zygotes:
             self.without_forks = True
         else:
             old = self._links.get(kind)
-            self._links[kind] = self._adopt(Link(kind, socket.socket(fileno=fds[0]), body["modules"]))
+            self._links[kind] = self._adopt(Link(kind, socket.socket(fileno=fds[0]), body["modules"], body["barred"]))
             if old is not None and not old.ids:
                 self._close(old)
             if kind == "learned":

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+MOST_RETRIES = 12
+"""Number of times that a zygote is tried again for one list of imports, without the module that spoilt the last one."""
+
 
 class Imported(NamedTuple):
     """A module that a rank has imported. `within` is the import that it was part of, or ""."""

@@ -1,8 +1,8 @@
-"""A zygote that learns: a candidate imports what ranks needed, and is used only if it can still be forked safely.
+"""What zygotes import in advance: the pristine one a list for all jobs, a candidate what the ranks of a job needed.
 
-This is the case if no import opened a socket, a device or a further thread, and a trial fork that runs an OpenMP and a
-BLAS region ends in time (a thread pool that was used hangs after a fork). The candidate checks after each module,
-nested ones too, so that the module that did the harm is known.
+A candidate is used only if it can still be forked safely. This is the case if no import opened a socket, a device or a
+further thread, and a trial fork that runs an OpenMP and a BLAS region ends in time (a thread pool that was used hangs
+after a fork). The candidate checks after each module, nested ones too, so that the module that did the harm is known.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ from trainmaster.agent.zygote.import_plan import packages
 from trainmaster.host import hugepages, processes
 from trainmaster.rank import import_log
 
+MODULES = "TRAINMASTER_ZYGOTE_MODULES"  # comma-separated, imported by the pristine zygote; "": fork nothing
+DEFAULT_MODULES = (
+    "torch,torch.distributed,torch.distributed.fsdp,torch.distributed.checkpoint,torch._dynamo,"
+    "trainmaster.train.loop,trainmaster.data.token_windows,trainmaster.models.gpt,trainmaster.models.moe,"
+    "trainmaster.models.initialization,encodings.idna"
+)
 TRIAL_S = 20.0
 
 FORK_SAFE = {
@@ -52,6 +58,11 @@ class Outcome:
     refused: Refusal | None = None
 
 
+def names_of_pristine() -> list[str]:
+    """Return the names that are imported before any job is known."""
+    return [name for name in os.environ.get(MODULES, DEFAULT_MODULES).split(",") if name]
+
+
 def preload(names: Iterable[str]) -> dict[str, str]:
     """Import each of `names` that can be imported. Return the others with the reasons.
 
@@ -76,11 +87,22 @@ def is_absent(package: str) -> bool:
         return True
 
 
-def freeze() -> None:
-    """Make forks cheap: objects out of the collector's sight, memory on huge pages."""
+_on_huge_pages = True  # this process, and with it each that is forked from it
+
+
+def freeze(hurried: Callable[[], bool] = lambda: False) -> None:
+    """Make forks cheap: objects out of the collector's sight, memory on huge pages.
+
+    Huge pages take more than a second of CPU and save 4 ms of each fork. When `hurried()` is true, a rank waits, and
+    the rest of the memory stays as it is. It does in forks of this process, too: they would copy what they share with
+    it.
+    """
+    global _on_huge_pages
     gc.collect()
     gc.freeze()
-    hugepages.collapse()
+    if _on_huge_pages:
+        hugepages.collapse(hurried)
+        _on_huge_pages = not hurried()
 
 
 def learn(names: Sequence[str], barred: Collection[str], diary: int, refuse: Callable[[Refusal], NoReturn]) -> Outcome:

@@ -10,10 +10,11 @@ can fork for it, directly: no packet of a rank's life passes through the root.
 Packets to the root, in addition to those of `fork_server`:
     {"op": "hello", "key": text, "load": {...}}    load: variables that only a process started with them has
     {"op": "learn", "key": text, "imports": [[name, within], ...], "variables": {...}, "env": {...}}
-        what a rank has imported, and the variables that its imports have set; see `import_plan`, `import_log`
+        what a rank has imported, and the variables that its imports have set; see `import_plan`, `import_log`.
+        It may have "barred": [...], modules that did harm in another pod's zygote, and "hurry": true, a rank waits
     {"op": "bar", "key": text}
 Packets from the root:
-    {"event": "zygote", "kind": "pristine" | "learned" | "none", "modules": n} with a connection
+    {"event": "zygote", "kind": "pristine" | "learned" | "none", "modules": n, "barred": [...]} with a connection
     {"event": "note", "message": text}
 """
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import signal
 import socket
 import sys
@@ -33,12 +35,6 @@ from trainmaster.agent.zygote.zygote_registry import Nursery
 from trainmaster.host import processes
 from trainmaster.rank import script_runner
 
-MODULES = "TRAINMASTER_ZYGOTE_MODULES"  # comma-separated, imported by the pristine zygote; "": fork nothing
-DEFAULT_MODULES = (
-    "torch,torch.distributed,torch.distributed.fsdp,torch.distributed.checkpoint,torch._dynamo,"
-    "trainmaster.train.loop,trainmaster.data.token_windows,trainmaster.models.gpt,trainmaster.models.moe,"
-    "trainmaster.models.initialization,encodings.idna"
-)
 _READ_KMP = ("libiomp5", "libomp")  # Intel's and LLVM's OpenMP
 _CANDIDATE_S = 600  # imports that take longer are stuck
 
@@ -56,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     processes.hurry()
     script_runner.forget_launch_path()
     server = Server()
-    names = [] if options.bare else [n for n in os.environ.get(MODULES, DEFAULT_MODULES).split(",") if n]
+    names = [] if options.bare else preload.names_of_pristine()
     nursery = Nursery(server, forking=bool(names))
     born = nursery.raise_pristine() if names else None
     if born is None:
@@ -94,12 +90,12 @@ def _pristine(born: Birth, names: list[str]) -> Birth:
     os.environ.update(preload.FORK_SAFE)
     failed = preload.preload(names)
     collective_backends.register()
-    preload.freeze()
+    preload.freeze(hurried=lambda: _has_packet(control))
     threads = processes.thread_count()
     reason = f"importing {','.join(names)} started {threads - 1} threads" if threads > 1 else ""
     if "torch" in failed and not preload.is_absent("torch"):
         reason = f"torch can't be imported: {failed['torch']}"
-    if MODULES not in os.environ:  # these are defaults: an image need not have them all
+    if preload.MODULES not in os.environ:  # these are defaults: an image need not have them all
         failed = {name: why for name, why in failed.items() if not why.startswith("ModuleNotFoundError")}
     _raised(control, failed, {"stack": [], "reason": reason} if reason else None)
     if reason:
@@ -140,6 +136,11 @@ def _raised(control: socket.socket, failed: dict[str, str], refused: dict[str, A
         packets.send(control, {**body, "reads_kmp": processes.maps_any(_READ_KMP)})
 
 
+def _has_packet(control: socket.socket) -> bool:
+    """Return True if the root has said something: before this zygote has raised itself, that is only `hurry`."""
+    return bool(select.select([control], [], [], 0)[0])
+
+
 def _detach(born: Birth) -> socket.socket:
     """Detach this process from its parent, and return the connection to the root."""
     os.setsid()
@@ -175,6 +176,7 @@ def _serve(control: socket.socket) -> Birth:
         server.running = False
 
     server.handle("connect", connect)
+    server.handle("hurry", lambda *_: None)  # it was looked at before
     server.handle("candidate", candidate)
     server.handle("retire", retire)
     server.connect(control, closed=ended)

@@ -1,5 +1,5 @@
 """Hosts one round's store in a process of its own, so that it outlives every rank: a TCPStore, or for frameworks that
-don't speak to one the exchange of addresses (`frameworks.roster`).
+don't speak to one the exchange of addresses (`frameworks.rank_addresses`).
 
 A store knows no password, so it listens on the address of its pod alone. A TCPStore that opens its port by itself does
 so on every interface, whatever host it is given: it gets a socket that listens already.
@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from trainmaster.agent import frameworks
-from trainmaster.agent.frameworks.roster import Roster
+from trainmaster.agent.frameworks.rank_addresses import Roster
 from trainmaster.contract.wire import channel, environment
 
 PORT = "store"  # the message that tells the port: {"kind": "store", "port": n}

@@ -8,15 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from trainmaster.agent.shell.launching.agent_settings import load_environment
-from trainmaster.agent.zygote import packets
+from trainmaster.agent.zygote import packets, variables_that_must_match
 from trainmaster.agent.zygote.fork_server import Birth, Child, Connection, Server
-from trainmaster.agent.zygote.import_plan import Imported, blame, choose, join, packages
-
-_KMP = "KMP_"
-"""Prefix of the variables of Intel's and LLVM's OpenMP. accelerate sets some on CPUs, also where torch has GNU's
-OpenMP."""
-_RETRIES = 12  # candidates for one list of imports, each without the module that spoilt the last
+from trainmaster.agent.zygote.import_plan import MOST_RETRIES, Imported, blame, choose, join, packages
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class Nursery:
         self._pristine: Zygote | None = None
         self._learned: dict[str, Zygote] = {}
         self._learning: dict[str, Zygote] = {}
-        self._wanted: dict[str, Lesson] = {}  # to be learned when the candidate of this key is through
+        self._wanted: dict[str, Lesson] = {}  # to be learned when the candidate of this key, or pristine, is through
         self._barred: dict[str, set[str]] = {}
         self._reads_kmp = False  # the pristine zygote has loaded an OpenMP that reads KMP_ variables; known once it is
         self._closed_keys: set[str] = set()
@@ -113,7 +107,7 @@ class Nursery:
         """Send an agent the connections to the zygotes that can fork for it, or report that none can."""
         differing = self._differing(connection)
         if differing and self._forking:
-            message = f"ranks are executed, not forked: {', '.join(differing)} differs from the zygote's"
+            message = variables_that_must_match.refusal(differing)
             self._server.send(connection, {"event": "note", "message": message})
         if not self._forking or differing:
             connection.key = ""
@@ -127,9 +121,8 @@ class Nursery:
     def _differing(self, connection: Connection) -> list[str]:
         """Return the variables in which an agent's ranks differ from those that a zygote read when it loaded its
         libraries."""
-        ours, theirs = load_environment(os.environ), connection.load
-        unread = () if self._reads_kmp else (_KMP,)
-        return sorted(n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n) and not n.startswith(unread))
+        ours = variables_that_must_match.load_environment(os.environ)
+        return variables_that_must_match.differing(ours, connection.load, reads_kmp=self._reads_kmp)
 
     def _introduce(self, agent: Connection, zygote: Zygote) -> None:
         """Send the agent one end of a connection, and the zygote the other one."""
@@ -138,7 +131,8 @@ class Nursery:
         one, other = packets.pair()
         self._server.send(zygote.control, {"op": "connect"}, [one.detach()])
         kind = "learned" if zygote.key else "pristine"
-        body = {"event": "zygote", "kind": kind, "modules": zygote.modules}
+        barred = sorted(self._barred.get(zygote.key, ()))
+        body = {"event": "zygote", "kind": kind, "modules": zygote.modules, "barred": barred}
         self._server.send(agent, body, [other.detach()])
 
     def _raised(self, connection: Connection, body: dict[str, Any], _: list[int]) -> None:
@@ -157,6 +151,8 @@ class Nursery:
             for agent in self._agents:
                 if agent.key:
                     self._answer(agent)
+            for key in list(self._wanted):
+                self._teach_wanted(key)
         elif body["refused"] is None:
             self._promote(zygote)
         else:
@@ -196,10 +192,14 @@ class Nursery:
 
     def _learn(self, connection: Connection, body: dict[str, Any], _: list[int]) -> None:
         connection.key = key = body["key"]
-        if key in self._closed_keys or self._pristine is None or not self._pristine.ready:
+        if key in self._closed_keys or self._pristine is None or not self._forking:
             return
         told = Lesson([Imported(*imported) for imported in body["imports"]], body["variables"], body["env"])
-        if key in self._learning:
+        if body.get("barred"):
+            self._barred.setdefault(key, set()).update(body["barred"])
+        if body.get("hurry") and not self._pristine.ready and self._pristine.control is not None:
+            self._server.send(self._pristine.control, {"op": "hurry"})
+        if key in self._learning or not self._pristine.ready:
             wanted = self._wanted.get(key)
             self._wanted[key] = wanted.more(told) if wanted is not None else told
         else:
@@ -263,10 +263,10 @@ class Nursery:
         barred = self._barred.setdefault(key, set())
         name = blame(zygote.lesson.imports, barred, stack)
         self._note(key, f"{name or 'what ranks import'} can't be imported in advance: {reason}")
-        if not name or zygote.tries >= _RETRIES:
+        if not name or zygote.tries >= MOST_RETRIES:
             self._closed_keys.add(key)
             if key not in self._learned and zygote.lesson.imports:
-                self._conceive(key, Lesson([], {}, zygote.lesson.env), tries=_RETRIES)
+                self._conceive(key, Lesson([], {}, zygote.lesson.env), tries=MOST_RETRIES)
             return
         barred.add(name)
         self._conceive(key, zygote.lesson, tries=zygote.tries + 1)

@@ -1,15 +1,18 @@
-"""The client of another agent's memory tier: it fetches a rank's state or asks the peer to keep one.
+"""The client of another agent: it fetches a rank's state from the peer's memory tier or asks the peer to keep one, and
+asks what the peer's ranks import.
 
 Standard library only. Requests:
 
     GET  /v1/challenge                  a nonce for this connection
     PUT  /v1/ram/step-<N>.r<round>/<r>  keep this state: the receipt, then the file
     GET  /v1/ram/step-<N>.r<round>/<r>  the receipt, then the file
+    GET  /v1/imports                    what its ranks import, see `agent.shell.known_imports`; 404: it is not known
     GET  /v1/ping                       204, to check that this agent is alive
 
 Both sides prove that they know the secret of the round, which only its agents have: each request, and each answer with
-a state in it, carries an HMAC over the connection's nonce, a counter and the description of its content. The content
-itself is not encrypted, as in collectives; the receipt's checksum shows that it has arrived completely.
+a state or with imports in it, carries an HMAC over the connection's nonce, a counter and the description of its
+content. The content itself is not encrypted, as in collectives; the receipt's checksum shows that it has arrived
+completely.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ HEAD_LIMIT = 16 * 1024
 RECEIPT_LIMIT = 1 << 20
 TIMEOUT_S = 10.0  # without any byte
 CONNECT_S = 3.0
+IMPORTS = "/v1/imports"
+IMPORTS_LIMIT = 1 << 20
 _BLOCK = 1 << 20
 _COPY = ".copy-"  # how files are called while they come
 
@@ -186,6 +191,18 @@ class Peer:
             raise
         except (KeyError, ValueError, WireError) as error:
             raise ConnectionError(f"the peer's answer can't be read: {error}") from None
+
+    def imports(self) -> bytes:
+        """Return what the peer's ranks import. Raises Refused with status 404 if the peer does not know it."""
+        headers, count = self._request("GET", IMPORTS, b"", None)
+        length = headers.get("content-length", "")
+        if not length.isdecimal() or int(length) > IMPORTS_LIMIT:
+            raise ConnectionError(f"an answer of {length!r} bytes")
+        body = self._link.read(int(length))
+        said = proof(self._secret, self._nonce, count, "answer", IMPORTS, len(body), hashlib.sha256(body).hexdigest())
+        if not same_proof(said, headers.get(PROOF.lower(), "")):
+            raise Refused(403, "the peer's answer doesn't prove that it knows the secret of this round")
+        return body
 
     def _ask(
         self, method: str, path: str, receipt: bytes = b"", file: BinaryIO | None = None

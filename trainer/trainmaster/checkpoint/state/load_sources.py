@@ -21,7 +21,7 @@ from trainmaster.checkpoint.state.shard_identity import of_any_island
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.checkpoint_format import Manifest, directory_name, shard_name
 from trainmaster.contract.wire.message_codec import WireError
-from trainmaster.host import pod_ranks
+from trainmaster.host import own_pod
 
 Address = dict[str, Any]
 Fetch = Callable[[Address, int, int, int], None]
@@ -87,7 +87,7 @@ class Memory:
     def words(self) -> dict[str, Any]:
         """Return what this rank publishes. One rank of a pod lists all files of its agent."""
         files = []
-        if pod_ranks.local_rank() == 0:
+        if own_pod.local_rank() == 0:
             for receipt in self.folder.receipts():
                 files.append([receipt.step, receipt.round, receipt.rank, receipt.shard])
         place = f"{os.environ.get(environment.POD_UID, '')} {self.folder.root}"

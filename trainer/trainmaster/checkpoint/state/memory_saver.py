@@ -28,7 +28,7 @@ from trainmaster.checkpoint.state.file_layout import Layout, header
 from trainmaster.checkpoint.state.local_state import LocalState
 from trainmaster.contract.wire.checkpoint_format import Receipt, ShardFile
 from trainmaster.contract.wire.message_codec import encode
-from trainmaster.host import pod_ranks
+from trainmaster.host import own_pod
 
 _PAGE = mmap.PAGESIZE
 _SLACK = 4096  # bytes of a header beyond what its first version takes: numbers grow
@@ -257,8 +257,8 @@ class RamSaver:
 
     def _drop_foreign(self) -> None:
         """Remove files of older rounds that belong to ranks of other pods."""
-        first = self.rank - pod_ranks.local_rank()
-        here = range(first, first + pod_ranks.size())
+        first = self.rank - own_pod.local_rank()
+        here = range(first, first + own_pod.size())
         for step, round, rank in self.folder.names():
             if rank not in here and round < self.round:
                 self.folder.remove(step, round, rank)

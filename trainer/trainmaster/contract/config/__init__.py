@@ -31,7 +31,8 @@ from trainmaster.contract.config.divergence_config import DivergenceConfig
 from trainmaster.contract.config.division import divisors, multiples_near
 from trainmaster.contract.config.evaluation_config import EarlyStopConfig, EvaluationConfig
 from trainmaster.contract.config.loggers_config import LoggersConfig, MlflowConfig, TensorBoardConfig
-from trainmaster.contract.config.model_config import DataConfig, ModelConfig
+from trainmaster.contract.config.micro_batches import share_of_each_rank
+from trainmaster.contract.config.model_and_data_config import DataConfig, ModelConfig
 from trainmaster.contract.config.optimizer_config import OptimizerConfig
 from trainmaster.contract.config.parallelism_config import (
     AXES,
@@ -42,7 +43,7 @@ from trainmaster.contract.config.parallelism_config import (
     TensorConfig,
 )
 from trainmaster.contract.config.profile_config import ProfileConfig
-from trainmaster.contract.config.training_config import TrainingConfig, TrainingSpec, share_of_each_rank
+from trainmaster.contract.config.training_config import TrainingConfig, TrainingSpec
 
 __all__ = [
     "AXES",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from trainmaster.contract.config.config_model import STEPS, Strict
-from trainmaster.contract.config.model_config import DataConfig
+from trainmaster.contract.config.model_and_data_config import DataConfig
 
 
 class EarlyStopConfig(Strict):

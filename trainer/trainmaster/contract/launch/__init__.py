@@ -5,6 +5,7 @@ The operator reads a command to refuse what cannot work, and the agent reads it 
 """
 
 from trainmaster.contract.launch.command_line import Command, parse
-from trainmaster.contract.launch.launch_errors import LaunchRefused, UnknownOption
+from trainmaster.contract.launch.launch_errors import LaunchRefused
+from trainmaster.contract.launch.launcher_option_tables import UnknownOption
 
 __all__ = ["Command", "LaunchRefused", "UnknownOption", "parse"]

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainmaster.contract.launch import launcher_options
+from trainmaster.contract.launch import launcher_option_effects
 from trainmaster.contract.launch.launch_errors import LaunchRefused
+from trainmaster.contract.launch.launcher_option_tables import LOCAL_RANK, Launch, read_by_tables
 from trainmaster.contract.launch.launchers import (
     ACCELERATE,
     Launcher,
     find_interpreted_launcher,
     find_launcher,
 )
-from trainmaster.contract.launch.option_tables import LOCAL_RANK, Launch, read_by_tables
 from trainmaster.contract.launch.python_options import is_python, program_of, read_python
 from trainmaster.contract.launch.wrappers import Wrapped, unwrap
 
@@ -63,7 +63,7 @@ def parse(
     if launcher is None:
         return _program(line, is_ours)
     launch = read(launcher, line.around)
-    told = tuple(launcher_options.notes(launcher.kind, launch.given))
+    told = tuple(launcher_option_effects.notes(launcher.kind, launch.given))
     started = Wrapped(_started(launcher.python, launch))
     inner = unwrap(started.argv)
     if _launcher(inner) is not None:

@@ -1,27 +1,26 @@
-"""What is known of a framework without running it: its package, and the variables that a job must not set."""
+"""The packages that an interpreter must have to run the scripts of a framework, and the refusal if it has none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import importlib.util
+import sys
+from collections.abc import Sequence
 
 PACKAGES = {"TensorFlow": "tensorflow", "JAX": "jax", "DeepSpeed": "deepspeed", "XGBoost": "xgboost"}
 """The package that an interpreter must have to run a framework's scripts; torch for all others."""
 
-SET_BY_US: dict[str, tuple[str, ...]] = {
-    "TensorFlow": ("TF_CONFIG",),
-    "JAX": ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"),
-    "XGBoost": ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT"),
-}
-"""The variables that Trainmaster sets, by framework. The addresses of ranks change with every restart, so no fixed
-value can be right."""
 
-
-def refusal(framework: str, given: Iterable[str]) -> str:
-    """Return what is wrong with the variables that a job sets, by their names; "" if nothing is."""
-    both = sorted(set(SET_BY_US.get(framework, ())) & set(given))
-    if not both:
+def missing(framework: str, packages: Sequence[str]) -> str:
+    """Return that this interpreter has none of the packages of a framework; "" if it has one, or if there are none."""
+    if not packages or any(map(_is_installed, packages)):
         return ""
+    names = " nor ".join(packages)
     return (
-        f"{' and '.join(both)} must not be set for framework {framework}: Trainmaster sets it for each rank, with "
-        f"addresses that change at every restart; leave it out"
+        f"framework {framework}: {'neither ' if len(packages) > 1 else ''}{names} is "
+        f"{'' if len(packages) > 1 else 'not '}installed for {sys.executable}: use an image that has it, or set "
+        f"spec.framework to what the script trains with"
     )
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

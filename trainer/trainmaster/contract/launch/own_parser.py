@@ -1,10 +1,10 @@
 """Asks a launcher itself what it would start. It runs in the interpreter that has the launcher, which may not be ours.
 
 `own_parser.py REQUEST`, where REQUEST is JSON: {"launcher": "torchrun", "options": [...]}. The last line of the output
-is MARK and JSON: the fields of `tables.Launch` and "files", which the answer depends on; or {"refused": "why"}, or
-{"missing": "the package that is not installed"}. The launcher's own functions read its options and make the variables
-of its script; only the place where it would start processes is replaced. This file imports nothing of ours, and runs
-under Python 3.8 and newer.
+is MARK and JSON: the fields of `launcher_option_tables.Launch` and "files", which the answer depends on; or
+{"refused": "why"}, or {"missing": "the package that is not installed"}. The launcher's own functions read its options
+and make the variables of its script; only the place where it would start processes is replaced. This file imports
+nothing of ours, and runs under Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 MARK = "TRAINMASTER-LAUNCH "
+LIMIT_S = 300.0
+"""Seconds that this program may take: a launcher imports torch before it reads its options."""
 
 _ABSENT = object()
 # The rendezvous and the devices are not the launcher's business here, nor is how many threads it takes by default.

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.launch.command_line import Around
-from trainmaster.contract.launch.launch_errors import LaunchRefused, UnknownOption
+from trainmaster.contract.launch.launch_errors import LaunchRefused
+from trainmaster.contract.launch.launcher_option_tables import Launch, UnknownOption, read_by_tables
 from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED, Launcher
-from trainmaster.contract.launch.option_tables import Launch, read_by_tables
-from trainmaster.contract.launch.own_parser import MARK
+from trainmaster.contract.launch.own_parser import LIMIT_S, MARK
 
-_LIMIT_S = 300.0
 _PROGRAM = Path(__file__).with_name("own_parser.py")
 # Run from its text: the script's folder must not come first in sys.path, nor the current one.
 _START = "import sys; del sys.path[0], sys.argv[0]; exec(compile(open(sys.argv[0]).read(), sys.argv[0], 'exec'))"
@@ -91,10 +90,10 @@ class OwnParsers:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=_LIMIT_S,
+                timeout=LIMIT_S,
             )
         except subprocess.TimeoutExpired:
-            return {"refused": f"its own parser did not answer within {_LIMIT_S:g} s"}
+            return {"refused": f"its own parser did not answer within {LIMIT_S:g} s"}
         except OSError as error:
             return {"refused": f"{argv[0]} can't be run: {error.strerror}"}
         line = next((line for line in reversed(done.stdout.splitlines()) if line.startswith(MARK)), None)

@@ -110,10 +110,6 @@ COLLECTIVES = (
     *("reduce", "gather", "scatter"),
 )
 
-STACK_SIGNAL = 61
-"""The signal at which a rank writes the stack of its main thread behind its record. It is a real-time signal, which
-neither programs nor C libraries use."""
-
 
 @dataclass
 class Control:

@@ -101,7 +101,7 @@ def _take_over_deepspeed(module: Any) -> None:
         try:
             with _our_package():
                 command = importlib.import_module("trainmaster.contract.launch").parse(["deepspeed", *words])
-                options = importlib.import_module("trainmaster.contract.launch.launcher_options")
+                options = importlib.import_module("trainmaster.contract.launch.launcher_option_effects")
             ranks = os.environ.get("TRAINMASTER_RANKS_PER_POD") or os.environ["LOCAL_WORLD_SIZE"]
             wrong = options.of_pod(command.given, int(ranks))
         except ValueError as error:  # LaunchRefused

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import sys
@@ -14,8 +13,10 @@ from typing import Any
 from trainmaster.agent import frameworks
 from trainmaster.agent.frameworks.framework import Framework
 from trainmaster.agent.shell.launching import command_interpreter
-from trainmaster.contract.launch import Command, launcher_options, parse
-from trainmaster.contract.launch.framework_packages import refusal
+from trainmaster.agent.zygote import variables_that_must_match
+from trainmaster.contract.launch import Command, launcher_option_effects, parse
+from trainmaster.contract.launch.framework_packages import missing
+from trainmaster.contract.launch.framework_variables import refusal
 from trainmaster.contract.launch.own_parser_process import OwnParsers
 from trainmaster.contract.wire import Assignment, Identity, environment
 from trainmaster.host import processes
@@ -38,14 +39,6 @@ _OURS = {
     environment.PODS_AS_NODES,
     environment.WITHOUT_DEVICES,
 }
-# Differ from rank to rank or from pod to pod without any module's caring at its import.
-_VOLATILE = {
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
-    "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "TMPDIR", "HOSTNAME", "PWD",
-    "OLDPWD", "SHLVL", "_", "PYTHONUNBUFFERED",
-}  # fmt: skip
-# Read once, when the interpreter or torch is loaded: a fork of a zygote with another value would not have it.
-_AT_LOAD = ("LD_", "PYTHON", "KMP_", "OMP_", "GOMP_", "MKL_", "TORCH_", "PYTORCH_", "GLIBC_", "MALLOC_")
 
 
 @dataclass(frozen=True)
@@ -86,10 +79,12 @@ class Settings:
 
         framework = env.get(environment.FRAMEWORK, TRAINMASTER)
         environ = {name: value for name, value in env.items() if name not in _OURS}
-        if wrong := refusal(frameworks.find(framework).name, environ):
+        known = frameworks.find(framework)
+        if wrong := refusal(known.name, environ):
             raise ValueError(wrong)
         command = _command(framework, env, environ)
-        if wrong := missing(frameworks.find(framework), command):
+        # A program that is executed has an interpreter of its own, which may have the packages.
+        if wrong := missing(known.name, known.packages if command.entry is not None else ()):
             raise ValueError(wrong)
         settings = cls(
             identity=Identity(
@@ -135,7 +130,9 @@ class Settings:
         Later rounds may have other sizes: those of an elastic job do.
         """
         return (
-            launcher_options.of_job(self.command.given, assignment.world_size) if assignment.restart_count == 0 else ""
+            launcher_option_effects.of_job(self.command.given, assignment.world_size)
+            if assignment.restart_count == 0
+            else ""
         )
 
     def of_rank(self, local_rank: int) -> Settings:
@@ -168,7 +165,7 @@ class Settings:
 
     def import_environment(self) -> dict[str, str]:
         """Return the environment with which a zygote may import for these ranks."""
-        return {n: v for n, v in self.environ.items() if n not in _VOLATILE and not n.startswith("TRAINMASTER_")}
+        return variables_that_must_match.import_environment(self.environ)
 
     def key(self) -> str:
         """Return a name of the zygotes that may fork these ranks: those with the same interpreter and environment."""
@@ -177,35 +174,13 @@ class Settings:
 
     def load_environment(self) -> dict[str, str]:
         """Return the variables that are read once, at load: a zygote must have been started with the same."""
-        return load_environment(self.environ)
-
-
-def load_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    skipped = {*_VOLATILE, "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
-    return {n: v for n, v in environ.items() if n.startswith(_AT_LOAD) and n not in skipped}
+        return variables_that_must_match.load_environment(self.environ)
 
 
 def _command(framework: str, env: Mapping[str, str], environ: Mapping[str, str]) -> Command:
     if framework == TRAINMASTER:
         return Command([sys.executable, "-m", "trainmaster.train.loop"])
     return _parsed(environment.COMMAND, env, environ)
-
-
-def missing(framework: Framework, command: Command) -> str:
-    """Return that this image lacks a framework; "" if it has it, or if another interpreter runs the command."""
-    packages = framework.packages
-    if command.entry is None or not packages or any(map(_is_installed, packages)):
-        return ""
-    names = " nor ".join(packages)
-    return (
-        f"framework {framework.name}: {'neither ' if len(packages) > 1 else ''}{names} is "
-        f"{'' if len(packages) > 1 else 'not '}installed for {sys.executable}: use an image that has it, or set "
-        f"spec.framework to what the script trains with"
-    )
-
-
-def _is_installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
 
 
 def _parsed(variable: str, env: Mapping[str, str], environ: Mapping[str, str]) -> Command:
@@ -225,7 +200,7 @@ def _parsed(variable: str, env: Mapping[str, str], environ: Mapping[str, str]) -
         keep=os.path.join(os.path.dirname(zygote), "launch") if zygote else "",
     )
     command = parse(argv, parsers.read, lambda program: command_interpreter.is_own(program, python))
-    wrong = launcher_options.of_pod(command.given, int(env.get(environment.RANKS_PER_POD) or 0))
+    wrong = launcher_option_effects.of_pod(command.given, int(env.get(environment.RANKS_PER_POD) or 0))
     if wrong:
         raise ValueError(wrong)
     return command

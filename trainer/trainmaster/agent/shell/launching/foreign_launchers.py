@@ -6,17 +6,35 @@ of the rank. A shell script may replace it; and mpirun, srun and their kin are n
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.contract.launch import LaunchRefused
 from trainmaster.contract.launch.launchers import Launcher, find_interpreted_launcher, find_launcher
 from trainmaster.contract.launch.python_options import is_python, read_python
+from trainmaster.contract.wire import Cause
 from trainmaster.host import processes
 from trainmaster.rank.script_runner import INJECTED
 
 LOOKS_AFTER_S = (1.0, 2.0, 5.0, 12.0, 40.0)
 """Pauses between looks after the start of a round: a shell script may prepare something before it launches."""
+
+
+def watch(round: Round, is_current: Callable[[Round], bool], looks_after_s: tuple[float, ...] = LOOKS_AFTER_S) -> None:
+    """Fail a script's round in whose ranks a launcher starts a world of its own. Look now and after each pause, while
+    the round is the current one."""
+    if not is_current(round) or round.verdict is not None:
+        return
+    for rank in round.ranks:
+        words = find(rank.process.pid) if rank.process and not rank.joined else ""
+        if words:
+            round.spoke(rank, {"cause": Cause.CONFIG_ERROR.value, "message": words})
+            return
+    if looks_after_s:
+        loop = asyncio.get_running_loop()
+        loop.call_later(looks_after_s[0], watch, round, is_current, looks_after_s[1:])
 
 
 def find(rank: int) -> str:

@@ -27,6 +27,7 @@ class Lessons:
 
     def __init__(self, teach: Callable[[Rank], None], refused: Callable[[], None], *, told: bool) -> None:
         self.forkable = told
+        self.heard = False  # a rank of this pod has told of its imports
         self._teach = teach
         self._refused = refused
         self._unforkable = False
@@ -34,6 +35,7 @@ class Lessons:
 
     def hear(self, rank: Rank, message: dict[str, Any]) -> None:
         """Take a part of a rank's list (channel.MODULES)."""
+        self.heard = True
         rank.imports += message.get("imports", [])
         rank.imported_variables |= message.get("variables", {})
         if message.get("forkable") is False and not self._unforkable:

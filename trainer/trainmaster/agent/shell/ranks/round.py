@@ -29,10 +29,6 @@ threads."""
 RESCUE_LIMIT_S = 20.0
 """Seconds that the save may take then: the state is copied once, from memory to memory."""
 
-START_S = 2.0
-"""A rank whose steps are not observed has started well if it runs for this many seconds. If that is wrong, the failure
-repeats until its pod is replaced; the first ranks of a new pod are executed."""
-
 _PHASES = ("started_ns", "imported_ns", "rendezvous_ns", "built_ns", "loaded_ns", "first_step_ns")
 _CLOCK = ("fork", "imports", "rendezvous", "build", "load", "first_step")
 
@@ -56,6 +52,7 @@ class Round:
         self.oom_kills: Callable[[], bool] = lambda: False
         self._obeyed_ns = obeyed_ns
         self._forked_ns = obeyed_ns
+        self._zygote_s = 0.0  # for which its ranks waited for the process that they are forked from
         self._own_loop = own_loop
         self._changed = changed
         self._milestone = 0
@@ -139,10 +136,11 @@ class Round:
         step."""
         return max((now_ns - rank.progress().beat_ns for rank in self.ranks), default=0) / 1e9
 
-    def forked(self, drained_ns: int) -> None:
-        """Note that all ranks are being started. `drained_ns` is when those of the round before were dead, or told to
-        end."""
-        self._forked_ns = drained_ns
+    def forked(self, drained_ns: int, forked_ns: int) -> None:
+        """Note that all ranks are being started, since `forked_ns`. `drained_ns` is when those of the round before were
+        dead, or told to end; from then on the ranks have waited for the zygote's imports, which count as theirs."""
+        self._forked_ns = forked_ns
+        self._zygote_s = (forked_ns - drained_ns) / 1e9
         self.clock["drain"] = (drained_ns - self._obeyed_ns) / 1e9
 
     def kill(self) -> None:
@@ -257,7 +255,7 @@ class Round:
         last = self._forked_ns
         for name, ns, whole in zip(_CLOCK, times, complete, strict=True):
             if whole and ns >= last:
-                self.clock[name] = (ns - last) / 1e9
+                self.clock[name] = (ns - last) / 1e9 + (self._zygote_s if name == "imports" else 0.0)
                 last = ns
         milestone = max((i for i, whole in enumerate(complete) if whole), default=0)
         if milestone > self._milestone and milestone in (_PHASES.index("rendezvous_ns"), len(_PHASES) - 1):
@@ -334,14 +332,3 @@ class Round:
             )
         )
         self._changed()
-
-
-def failed_at_start(round: Round, *, shows_steps: bool) -> bool:
-    """Return True if a round failed at its start, for another reason than a killed rank or a lost peer.
-
-    `shows_steps`: steps of this script have been observed before; otherwise only the time decides.
-    """
-    verdict = round.verdict
-    if verdict is None or verdict.cascade or round.stepped or (not shows_steps and round.lived_s > START_S):
-        return False
-    return verdict.cause in (Cause.CRASH, Cause.HANG) and verdict.signal not in ("SIGKILL", "SIGTERM")

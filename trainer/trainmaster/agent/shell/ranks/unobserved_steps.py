@@ -9,6 +9,10 @@ from trainmaster.agent.shell.ranks.round import Round
 AFTER_S = 30.0
 """Seconds after which a program of which nothing was observed counts as one that can't be observed."""
 
+STARTED_WELL_S = 2.0
+"""A rank whose steps are not observed has started well if it runs for this many seconds. If that is wrong, the failure
+repeats until its pod is replaced; the first ranks of a new pod are executed."""
+
 
 class Sight:
     """`program` is what the ranks execute, "" if the agent starts their Python itself. `note` is called with sentences

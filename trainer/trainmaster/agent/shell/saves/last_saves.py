@@ -11,6 +11,9 @@ from trainmaster.agent.shell.saves.upload_queue import Uploads
 STOP_LIMIT_S = 60.0
 """Seconds that ranks wait at most if the job is to stop: it can be resumed from an earlier checkpoint."""
 
+AFTER_END_S = 20.0
+"""Seconds that an agent waits at most, when all is over, for uploads that are still under way."""
+
 
 class LastSaves:
     """`limit_s` is how long ranks that have ended wait for a storage that is full or does not answer."""

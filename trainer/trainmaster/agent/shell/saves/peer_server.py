@@ -1,4 +1,5 @@
-"""Answers peers: keeps copies of their ranks' states in this pod's memory, and sends states that it holds.
+"""Answers peers: keeps copies of their ranks' states in this pod's memory, sends states that it holds, and says what
+the ranks of this pod import.
 
 There is a thread for each connection, because states are large, and the event loop that starts ranks must never wait
 for one.
@@ -15,6 +16,7 @@ import threading
 
 from trainmaster.checkpoint.files.memory_tier import RamFolder
 from trainmaster.checkpoint.files.peer_client import (
+    IMPORTS,
     NONCE_BYTES,
     PROOF,
     RECEIPT,
@@ -47,12 +49,16 @@ _WORDS = {
 
 
 class PeerServer:
-    """Listens until `close`. With `folder` None it only answers that it is alive."""
+    """Listens until `close`. With `folder` None it keeps and sends no states.
+
+    `imports` is what it says of the imports of this pod's ranks; b"" if that is not known.
+    """
 
     def __init__(self, host: str, folder: RamFolder | None) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, 0), family=family, backlog=64)
         self.address = StoreAddress(host, self._listening.getsockname()[1])
+        self.imports = b""
         self._folder = folder
         self._round, self._secret, self._own = 0, "", range(0)
         self._open: set[socket.socket] = set()
@@ -126,7 +132,7 @@ class _Conversation:
             self._say(204)
         elif (method, path) == ("GET", "/v1/challenge"):
             self._say(200, self._nonce.encode())
-        elif state is None or method not in ("GET", "PUT"):
+        elif method not in ("GET", "PUT") or (state is None and (method, path) != ("GET", IMPORTS)):
             raise Refused(404, "there is no such thing here")
         elif known > min(length, RECEIPT_LIMIT):
             raise Refused(400, f"a receipt of {known} bytes is expected to be shorter")
@@ -137,10 +143,20 @@ class _Conversation:
             said = proof(secret, self._nonce, self._count, method, path, length, digest)
             if not secret or not same_proof(said, headers.get(PROOF.lower(), "")):
                 raise Refused(403, "the request doesn't prove that its sender knows this round's secret")
-            if method == "GET":
+            if state is None:
+                self._tell_imports()
+            elif method == "GET":
                 self._hand_out(*state)
             else:
                 self._keep(*state, receipt, length - known)
+
+    def _tell_imports(self) -> None:
+        body, secret = self._server.imports, self._server._secret
+        if not body:
+            raise Refused(404, "what its ranks import is not known")
+        digest = hashlib.sha256(body).hexdigest()
+        said = proof(secret, self._nonce, self._count, "answer", IMPORTS, len(body), digest)
+        self._link.send("HTTP/1.1 200 OK", {"Content-Length": len(body), PROOF: said}, body)
 
     def _hand_out(self, step: int, round: int, rank: int) -> None:
         folder, secret = self._folder(), self._server._secret

@@ -59,6 +59,11 @@ class Peers:
         if self._replicas is not None and assignment.peers:
             self._replicas.move(assignment.round, assignment.peers)
 
+    def tell_imports(self, imports: bytes) -> None:
+        """Tell peers that ask what the ranks of this pod import; b"" if that is not known."""
+        if self._server is not None:
+            self._server.imports = imports
+
     def first_copied_step(self) -> int:
         """Return the `copied_step` with which a rank of a new round begins."""
         return NONE_YET if self._replicas is not None and self._replicas.on else NOBODY

@@ -1,10 +1,11 @@
-"""A verdict as the text that a pod leaves behind as its termination message.
+"""The termination message: the text of a verdict that a pod leaves behind.
 
 People read it in `kubectl describe pod`, and so does an operator that was not running when the rank failed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 from trainmaster.contract.wire.causes_and_exit_codes import Cause
@@ -17,6 +18,14 @@ _CASCADE = ", after a peer's end"
 _HEAD = re.compile(
     rf"rank (\d{{1,9}}): (\w+): (.*?) \(round (\d{{1,9}}), step (\d{{1,18}})(, SIG\w+)?({_CASCADE})?\)\n(.*)", re.DOTALL
 )
+
+
+def write(path: str, verdict: Verdict | None) -> None:
+    """Write the verdict as text, if there is a verdict and a file for it."""
+    if not path or verdict is None:
+        return
+    with contextlib.suppress(OSError), open(path, "wb") as file:
+        file.write(render(verdict))
 
 
 def render(verdict: Verdict) -> bytes:

@@ -8,8 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainmaster.contract.launch.launch_errors import LaunchRefused, UnknownOption
+from trainmaster.contract.launch.launch_errors import LaunchRefused
 from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED, TORCH_LAUNCH, Launcher
+
+
+class UnknownOption(LaunchRefused):
+    """An option of a launcher that is in no table. The launcher's own parser, if it is installed, may know it."""
+
+    def __init__(self, launcher: str, option: str) -> None:
+        super().__init__(
+            f"{launcher}: the option {option} is not known, so it is not clear where the script begins; leave it out, "
+            f"or start the script by [python, SCRIPT]"
+        )
+        self.option = option
 
 
 @dataclass(frozen=True)

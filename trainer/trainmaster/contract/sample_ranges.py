@@ -1,4 +1,4 @@
-"""Ranges [first, end) of whole numbers."""
+"""Ranges [first, end) of the numbers of samples, as those that training leaves out."""
 
 from __future__ import annotations
 

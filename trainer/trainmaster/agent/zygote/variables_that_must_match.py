@@ -1,0 +1,46 @@
+"""Which environment variables a zygote must share with the ranks that are forked from it.
+
+Some are read once, when the interpreter or a library is loaded: a process that was started with another value cannot
+fork these ranks. The others only matter to the modules that a zygote imports in advance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Differ from rank to rank or from pod to pod without any module's caring at its import.
+_VOLATILE = {
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "TMPDIR", "HOSTNAME", "PWD",
+    "OLDPWD", "SHLVL", "_", "PYTHONUNBUFFERED",
+}  # fmt: skip
+# Read once, when the interpreter or torch is loaded: a fork of a zygote with another value would not have it.
+_AT_LOAD = ("LD_", "PYTHON", "KMP_", "OMP_", "GOMP_", "MKL_", "TORCH_", "PYTORCH_", "GLIBC_", "MALLOC_")
+_KMP = "KMP_"
+"""Prefix of the variables of Intel's and LLVM's OpenMP. accelerate sets some on CPUs, also where torch has GNU's
+OpenMP."""
+
+
+def import_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of ranks with which a zygote may import for them."""
+    return {n: v for n, v in environ.items() if n not in _VOLATILE and not n.startswith("TRAINMASTER_")}
+
+
+def load_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are read once, at load: a zygote must have been started with the same."""
+    skipped = {*_VOLATILE, "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
+    return {n: v for n, v in environ.items() if n.startswith(_AT_LOAD) and n not in skipped}
+
+
+def differing(ours: Mapping[str, str], theirs: Mapping[str, str], *, reads_kmp: bool) -> list[str]:
+    """Return the variables in which ranks (`theirs`) differ from a zygote. Both are a `load_environment`.
+
+    `reads_kmp`: the zygote has loaded an OpenMP that reads KMP_ variables; another one ignores them.
+    """
+    unread = () if reads_kmp else (_KMP,)
+    return sorted(n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n) and not n.startswith(unread))
+
+
+def refusal(names: list[str]) -> str:
+    """Return the sentence for the agent's log if the variables of these names differ."""
+    return f"ranks are executed, not forked: {', '.join(names)} differs from the zygote's"
