@@ -313,8 +313,7 @@ class Training:
         """Return the factor of gradients with this norm, which clips them and removes the loss scale; None if it is
         1."""
         if self.config.optimizer.clipNorm > 0:
-            factor = (self.config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
-            return self.scale.unscaled(factor)
+            return self.scale.unscaled(parallel.clip_factor(norm, self.config.optimizer.clipNorm))
         return 1 / self.scale.value if self.scale.on else None
 
     def _samples_of(self, step: int) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from trainmaster.checkpoint.state.capture import is_sharded
 from trainmaster.checkpoint.state.checkpoint_session import Session
 from trainmaster.checkpoint.state.digest_log import Probe
+from trainmaster.checkpoint.state.memory_save_interval import MEASURED_SAVES
 from trainmaster.checkpoint.state.resume import Resume
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
@@ -43,8 +44,6 @@ from trainmaster.train.rescue import Rescue
 from trainmaster.train.stop_request import stop_binds
 
 _GENERATORS = "random_generators"
-MEASURED_SAVES = 3
-"""Number of saves to memory before their interval is chosen: the first two also allocate the pages of their files."""
 
 
 class State:

@@ -27,6 +27,7 @@ from torch.futures import Future
 from trainmaster.checkpoint.files.storage import Storage
 from trainmaster.checkpoint.state import capture
 from trainmaster.checkpoint.state import tagged_values as tagged
+from trainmaster.checkpoint.state.file_layout import DTYPES
 from trainmaster.checkpoint.state.island_names import as_wanted
 from trainmaster.checkpoint.state.load_sources import RamFile
 from trainmaster.contract.wire.checkpoint_format import Chunk, Manifest, TensorIndex
@@ -55,7 +56,7 @@ class ManifestReader(StorageReader):  # type: ignore[misc]
             for chunk in tensor.chunks:
                 chunks.append(ChunkStorageMetadata(torch.Size(chunk.offset), torch.Size(chunk.shape)))
                 where[MetadataIndex(name, chunk.offset)] = chunk
-            properties = TensorProperties(dtype=capture.DTYPES[tensor.dtype])
+            properties = TensorProperties(dtype=DTYPES[tensor.dtype])
             described[name] = TensorStorageMetadata(properties, torch.Size(tensor.shape), chunks)
         return Metadata(described, storage_data=where)
 
@@ -76,7 +77,7 @@ class ManifestReader(StorageReader):  # type: ignore[misc]
         OSError if a file cannot be read or is too short."""
         wanted = []
         for item in plan.items:
-            dtype = capture.DTYPES[self.tensors[item.storage_index.fqn].dtype]
+            dtype = DTYPES[self.tensors[item.storage_index.fqn].dtype]
             wanted.append((self.where[item.storage_index], dtype, partial(_fill, planner, item)))
         read_chunks(self.storage, self.directory, wanted)
         done: Future[None] = Future()
@@ -138,7 +139,7 @@ def load_tensors(storage: Source, directory: str, manifest: Manifest, targets: c
         if found is None:
             others[name] = tensor
         else:
-            alike.append((found[0], capture.DTYPES[manifest.tensors[name].dtype], found[1].copy_))
+            alike.append((found[0], DTYPES[manifest.tensors[name].dtype], found[1].copy_))
     read_chunks(storage, directory, alike)
     if others:
         reader = ManifestReader(storage, directory, {name: manifest.tensors[name] for name in others})
@@ -198,7 +199,7 @@ def _packed(name: str, manifest: Manifest, rank: int) -> Any:
 
 def _empty(manifest: Manifest, path: str) -> torch.Tensor:
     saved = manifest.tensors[path]
-    return torch.empty(saved.shape, dtype=capture.DTYPES[saved.dtype])
+    return torch.empty(saved.shape, dtype=DTYPES[saved.dtype])
 
 
 def _same_chunk(saved: TensorIndex, tensor: torch.Tensor) -> tuple[Chunk, torch.Tensor] | None:

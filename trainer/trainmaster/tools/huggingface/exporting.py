@@ -11,8 +11,7 @@ from torch import Tensor
 
 from trainmaster.checkpoint.files import lineage
 from trainmaster.checkpoint.files.storage import PosixStorage, Storage, open_storage
-from trainmaster.checkpoint.state import capture
-from trainmaster.checkpoint.state.file_layout import file_header
+from trainmaster.checkpoint.state.file_layout import DTYPES, file_header
 from trainmaster.checkpoint.state.load import load_tensors
 from trainmaster.checkpoint.state.resume import locate
 from trainmaster.contract.wire.checkpoint_format import Manifest
@@ -49,7 +48,7 @@ def export(checkpoint: Path, out: Path, file_bytes: int) -> str:
     with filled(out):
         files = _Files(storage, directory, manifest)
         names = files.write(out, wanted, file_bytes)
-        dtype = str(capture.DTYPES[manifest.tensors[wanted[0].ours].dtype]).removeprefix("torch.")
+        dtype = str(DTYPES[manifest.tensors[wanted[0].ours].dtype]).removeprefix("torch.")
         text = json.dumps(description.described(options, dtype), indent=2)
         # The last one: without it nothing is loaded.
         PosixStorage(out).write(description.CONFIG, [text.encode() + b"\n"])
@@ -130,4 +129,4 @@ class _Files:
         return content
 
     def _dtype(self, weight: Weight) -> torch.dtype:
-        return capture.DTYPES[self.manifest.tensors[weight.ours].dtype]
+        return DTYPES[self.manifest.tensors[weight.ours].dtype]

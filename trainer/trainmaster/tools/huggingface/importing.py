@@ -24,7 +24,6 @@ from trainmaster.tools.huggingface.exporting import INDEX, SINGLE
 from trainmaster.tools.huggingface.folder import check_empty, filled
 from trainmaster.tools.huggingface.tensors import Weight
 
-DTYPES = ("F32", "F16", "BF16", "F64")
 STEP, ROUND = 0, 1
 
 
@@ -82,9 +81,10 @@ class _Files:
                     f"{self.folder}: tensor {name} has shape {part.get_shape()}, but by config.json it would be "
                     f"{list(weight.shape)}"
                 )
-            if part.get_dtype() not in DTYPES:
+            if part.get_dtype() not in tensors.IMPORTED_DTYPES:
                 raise ConfigError(
-                    f"{self.folder}: tensor {name} is of {part.get_dtype()}; {', '.join(DTYPES)} can be imported"
+                    f"{self.folder}: tensor {name} is of {part.get_dtype()}; "
+                    f"{', '.join(tensors.IMPORTED_DTYPES)} can be imported"
                 )
         known = {weight.theirs for weight in wanted}
         for name in self._of:
