@@ -15,7 +15,6 @@ an agent it also reports progress, stops on request and takes part in fault inje
 from __future__ import annotations
 
 import os
-import random
 import sys
 import time
 from collections.abc import Iterator
@@ -40,6 +39,7 @@ from trainmaster.rank.reporter import Reporter
 from trainmaster.train import reported_steps
 from trainmaster.train.async_transfer import Reading
 from trainmaster.train.process_group import shared_store
+from trainmaster.train.random_generators import RandomGenerators
 from trainmaster.train.rescue import Rescue
 from trainmaster.train.stop_request import stop_binds
 
@@ -71,29 +71,6 @@ class State:
         """Yield the parameters of all modules, as tensors without gradients."""
         modules = (thing for thing in self.objects.values() if isinstance(thing, torch.nn.Module))
         return (parameter.data for module in modules for parameter in module.parameters())
-
-
-class RandomGenerators:
-    """The global generators of this process: those of Python, of NumPy if it is imported, of torch, and of the
-    device."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states of Python's, NumPy's and torch's generators."""
-        state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-        if "numpy" in sys.modules:
-            state["numpy"] = sys.modules["numpy"].random.get_state()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            state["cuda"] = torch.cuda.get_rng_state()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the generators to what `state_dict` returned."""
-        random.setstate(state["python"])
-        torch.set_rng_state(state["torch"])
-        if "numpy" in state and "numpy" in sys.modules:
-            sys.modules["numpy"].random.set_state(state["numpy"])
-        if "cuda" in state and torch.cuda.is_available():
-            torch.cuda.set_rng_state(state["cuda"])
 
 
 class Run:

@@ -35,7 +35,7 @@ from trainmaster.rank.reporter import Reporter
 UPLOADS_DEADLINE_S = 120.0
 COPY_LIMIT_S = 120.0
 """Seconds that saves to memory wait for a copy at a peer."""
-_LAST_WRITE_S = 10.0  # for handing over what is on its way to storage, after a failure
+LAST_WRITE_S = 10.0  # for handing over what is on its way to storage, after a failure
 _POLL_S = 0.0005
 
 
@@ -143,7 +143,7 @@ class Session:
         """
         if self.ram is None or not self.ram.save(step, common, wait=True):
             return None
-        self.drain(_LAST_WRITE_S)
+        self.drain(LAST_WRITE_S)
         return step
 
     @property

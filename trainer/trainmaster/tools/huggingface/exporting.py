@@ -17,7 +17,7 @@ from trainmaster.checkpoint.state.resume import locate
 from trainmaster.contract.wire.checkpoint_format import Manifest
 from trainmaster.errors import ConfigError
 from trainmaster.models.model_options import LlamaOptions
-from trainmaster.models.open_options import read
+from trainmaster.models.strict_options import read
 from trainmaster.tools.huggingface import description, tensors
 from trainmaster.tools.huggingface.folder import check_empty, filled
 from trainmaster.tools.huggingface.tensors import Weight
