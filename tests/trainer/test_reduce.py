@@ -202,7 +202,7 @@ def test_the_first_steps_of_a_run_send_everything_also_after_a_resume(
 
 def residuals(job: Job) -> dict[str, torch.Tensor]:
     """Of the last checkpoint, summed over replicas."""
-    from trainmaster.checkpoint.files.lineage import read_manifest
+    from trainmaster.checkpoint.files.checkpoint_manifest import read_manifest
     from trainmaster.checkpoint.files.storage import open_storage
     from trainmaster.checkpoint.state.load import load_tensors
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainmaster import models
-from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files import checkpoint_manifest, lineage
 from trainmaster.checkpoint.files.storage import Storage, open_storage
 from trainmaster.checkpoint.state.load_sources import Inventory, Memory, RamFile, hear, tell
 from trainmaster.contract.config import ModelConfig
@@ -123,7 +123,7 @@ def agree(
     if part.opened is not None and part.opened.directory == directory:
         return round, Checkpoint(part.opened, directory, part.opened.manifest, outcome["tier"])
     source = open_storage(root)
-    return round, Checkpoint(source, directory, lineage.read_manifest(source, directory), outcome["tier"])
+    return round, Checkpoint(source, directory, checkpoint_manifest.read_manifest(source, directory), outcome["tier"])
 
 
 class _Part:
@@ -140,10 +140,10 @@ class _Part:
             if "verify" in message:
                 asked = message["verify"]
                 share = [tuple(file) for file in asked["files"][self.rank :: self.world_size]]
-                lineage.verify(open_storage(asked["root"]), asked["directory"], share)
+                checkpoint_manifest.verify(open_storage(asked["root"]), asked["directory"], share)
             else:
                 self._open(**message["open"])
-        except lineage.Damaged as error:
+        except checkpoint_manifest.Damaged as error:
             self.store.set(f"resume/verdict/{turn}", json.dumps([self.rank, str(error)]))
             return
         if self.store.add(f"resume/verified/{turn}", 1) == self.world_size:
@@ -156,7 +156,7 @@ class _Part:
         mine = files[self.rank]
         if mine is not None:
             if self.memory is None:
-                raise lineage.Damaged(f"rank {self.rank} has no memory for checkpoints")
+                raise checkpoint_manifest.Damaged(f"rank {self.rank} has no memory for checkpoints")
             self.opened = self.memory.open(step, round, *mine)
 
 
@@ -175,7 +175,7 @@ class _Turns:
         files = [[file.name, file.size, file.sha256] for file in manifest.files]
         finding = self._verdict({"verify": {"root": source.root, "directory": directory, "files": files}})
         if finding:
-            raise lineage.Damaged(finding[1])
+            raise checkpoint_manifest.Damaged(finding[1])
 
     def held(self, directory: str, *, whole: bool) -> str:
         """Let ranks open their parts in memory, and return the tier of these parts, "peer" or "ram".
@@ -216,7 +216,7 @@ def _lead(storage: Storage, turns: _Turns, asked: Resume, say: Say) -> dict[str,
         outcome = {"round": round, "root": root, "directory": directory, "tier": tier}
     except TrainmasterError as error:
         outcome = {"error": type(error).__name__, "message": str(error)}
-    except (lineage.Damaged, OSError) as error:
+    except (checkpoint_manifest.Damaged, OSError) as error:
         outcome = {"error": "ConfigError", "message": f"checkpoint folder {storage.root} can't be used: {error}"}
     turns.publish({"outcome": outcome})
     return outcome
@@ -261,9 +261,9 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
                 break
             # Its last uploader may have died between the last receipt and the manifest.
             incomplete = MANIFEST not in source.list(directory)
-            if incomplete and candidate == directory and lineage.commit(source, directory) is None:
+            if incomplete and candidate == directory and checkpoint_manifest.commit(source, directory) is None:
                 continue
-            manifest = lineage.read_manifest(source, directory)
+            manifest = checkpoint_manifest.read_manifest(source, directory)
             asked.check(manifest, f"{root}/{directory}")
             if asked.comes_late(manifest):
                 late.append(candidate)
@@ -273,7 +273,7 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
                 turns.held(directory, whole=False)
             chosen = root, directory, "storage"
             break
-        except (lineage.Damaged, OSError) as error:
+        except (checkpoint_manifest.Damaged, OSError) as error:
             if candidate == asked.resume:
                 raise ConfigError(f"checkpoint.resume: {candidate} can't be used: {error}") from None
             damaged.append(candidate)
@@ -322,7 +322,7 @@ def locate(path: str) -> tuple[str, str]:
     whole = open_storage(path)
     try:
         found = lineage.chain(lineage.read_lineages(whole), whole.list())
-    except lineage.Damaged as error:
+    except checkpoint_manifest.Damaged as error:
         raise ConfigError(f"{path} can't be used: {error}") from None
     for name in found:
         if MANIFEST in whole.list(name):

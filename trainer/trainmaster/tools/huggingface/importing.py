@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trainmaster import models
-from trainmaster.checkpoint.files import lineage, upload
+from trainmaster.checkpoint.files import checkpoint_manifest, lineage, upload
 from trainmaster.checkpoint.files.storage import PosixStorage
 from trainmaster.checkpoint.state.file_layout import header
 from trainmaster.contract.config import ModelConfig
@@ -140,5 +140,5 @@ def _write(storage: PosixStorage, wanted: list[Weight], files: _Files, common: d
     receipt = Receipt(STEP, ROUND, 0, 1, file, index, values, common)
     storage.create_exclusive(f"{directory}/{receipt_name(0)}", encode(receipt))
     lineage.begin(storage, Lineage(ROUND, None))
-    lineage.commit(storage, directory)
+    checkpoint_manifest.commit(storage, directory)
     return directory
