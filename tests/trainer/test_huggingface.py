@@ -18,8 +18,8 @@ from tests.trainer.ranks import Ranks
 from trainmaster import models
 from trainmaster.checkpoint.files import checkpoint_manifest, lineage
 from trainmaster.checkpoint.files.storage import PosixStorage
-from trainmaster.checkpoint.state import capture, load
-from trainmaster.checkpoint.state.save import Saver
+from trainmaster.checkpoint.state import capture, restore_objects
+from trainmaster.checkpoint.state.storage_saver import Saver
 from trainmaster.contract.config import ModelConfig
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.checkpoint_format import Lineage
@@ -63,7 +63,9 @@ def loaded(path: Path, config: ModelConfig = CONFIG) -> torch.nn.Module:
     model = models.build(config, seed=99)
     storage = PosixStorage(path.parent)
     with torch.no_grad():
-        load.restore({"model": model}, storage, path.name, checkpoint_manifest.read_manifest(storage, path.name), 0)
+        restore_objects.restore(
+            {"model": model}, storage, path.name, checkpoint_manifest.read_manifest(storage, path.name), 0
+        )
     return model
 
 

@@ -16,7 +16,7 @@ from tests.trainer.test_ram import RamJob
 from trainmaster import data, models, parallel
 from trainmaster.checkpoint.files.checkpoint_manifest import read_manifest
 from trainmaster.checkpoint.files.storage import open_storage
-from trainmaster.checkpoint.state.load import load_tensors
+from trainmaster.checkpoint.state.load_tensors import load_tensors
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.optim.learning_rate import learning_rate

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.trainer.shards import put
 from trainmaster.checkpoint.files import checkpoint_manifest, lineage
 from trainmaster.checkpoint.files.storage import PosixStorage
-from trainmaster.checkpoint.state import resume
+from trainmaster.checkpoint.state import waits_before_resume
 from trainmaster.contract.wire.checkpoint_format import Lineage, directory_name, parse_directory
 from trainmaster.errors import ConfigError, Fenced
 
@@ -176,7 +176,9 @@ class FullFor(PosixStorage):
 def test_a_round_waits_for_a_disk_that_is_full_for_a_moment_and_says_so_once(tmp_path: Path) -> None:
     said: list[str] = []
     storage = FullFor(tmp_path, 3)
-    resume._begin(storage, Lineage(1, None), lambda reason, message: said.append(f"{reason}: {message}"))
+    waits_before_resume.begin_when_writable(
+        storage, Lineage(1, None), lambda reason, message: said.append(f"{reason}: {message}")
+    )
     assert lineage.newest_round(storage) == 1
     assert said == [
         f"StorageUnavailable: checkpoint folder {tmp_path}: [Errno 28] No space left on device; "
@@ -188,6 +190,8 @@ def test_a_round_waits_for_a_disk_that_is_full_for_a_moment_and_says_so_once(tmp
 def test_a_folder_that_can_never_be_written_to_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int, patience_s: float
 ) -> None:
-    monkeypatch.setattr(resume, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(waits_before_resume, "PATIENCE_S", patience_s)
     with pytest.raises(OSError, match=os.strerror(why)):
-        resume._begin(FullFor(tmp_path, 1, why), Lineage(1, None), lambda reason, message: None)
+        waits_before_resume.begin_when_writable(
+            FullFor(tmp_path, 1, why), Lineage(1, None), lambda reason, message: None
+        )

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from trainmaster import data, models, parallel
 from trainmaster.checkpoint.state import island_names
 from trainmaster.checkpoint.state.checkpoint_session import LAST_WRITE_S, Session
-from trainmaster.checkpoint.state.digest_log import Probe
-from trainmaster.checkpoint.state.resume import Resume
+from trainmaster.checkpoint.state.prove_digests import Probe
+from trainmaster.checkpoint.state.resume_conditions import Resume
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.sample_unit import unit_of
 from trainmaster.contract.wire import channel as wire

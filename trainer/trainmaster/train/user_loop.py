@@ -26,9 +26,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainmaster.checkpoint.state.capture import is_sharded
 from trainmaster.checkpoint.state.checkpoint_session import Session
-from trainmaster.checkpoint.state.digest_log import Probe
 from trainmaster.checkpoint.state.memory_save_interval import MEASURED_SAVES
-from trainmaster.checkpoint.state.resume import Resume
+from trainmaster.checkpoint.state.prove_digests import Probe
+from trainmaster.checkpoint.state.resume_conditions import Resume
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode

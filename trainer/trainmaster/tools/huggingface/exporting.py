@@ -12,7 +12,7 @@ from torch import Tensor
 from trainmaster.checkpoint.files import checkpoint_manifest
 from trainmaster.checkpoint.files.storage import PosixStorage, Storage, open_storage
 from trainmaster.checkpoint.state.file_layout import DTYPES, file_header
-from trainmaster.checkpoint.state.load import load_tensors
+from trainmaster.checkpoint.state.load_tensors import load_tensors
 from trainmaster.checkpoint.state.resume import locate
 from trainmaster.contract.wire.checkpoint_format import Manifest
 from trainmaster.errors import ConfigError
