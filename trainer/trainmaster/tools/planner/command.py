@@ -23,7 +23,7 @@ from trainmaster.tools.planner.estimate import Estimate, best_first
 from trainmaster.tools.planner.layouts import Layout, legal
 from trainmaster.tools.planner.machine import Machine, assumed, shared
 from trainmaster.tools.planner.measure import Measurer, measurer
-from trainmaster.tools.planner.rank_stages import stages
+from trainmaster.tools.planner.rank_work import stages
 from trainmaster.tools.planner.survey import Survey
 
 
