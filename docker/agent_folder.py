@@ -12,7 +12,8 @@ PARTS = (
     *("__init__.py", "errors.py", "agent", "host", "rank"),
     *("contract/__init__.py", "contract/launch", "contract/wire"),
     *("checkpoint/__init__.py", "checkpoint/files/__init__.py"),
-    *("checkpoint/files/memory_tier.py", "checkpoint/files/peer_client.py"),
+    *("checkpoint/files/memory_tier.py", "checkpoint/files/received_copies.py"),
+    *("checkpoint/files/peer_client.py", "checkpoint/files/peer_connection.py"),
 )
 
 target = Path(sys.argv[1])

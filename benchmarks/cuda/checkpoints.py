@@ -100,7 +100,7 @@ def train(job: dict[str, Any], last: int, variables: dict[str, str]) -> Numbers:
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     os.environ.update({environment.CONFIG: json.dumps(job), **variables})
     from trainmaster import models, parallel
-    from trainmaster.checkpoint.state import save
+    from trainmaster.checkpoint.state import storage_saver
     from trainmaster.checkpoint.state.checkpoint_session import Session
     from trainmaster.checkpoint.state.memory_saver import RamSaver
     from trainmaster.optim import optimizer
@@ -126,9 +126,9 @@ def train(job: dict[str, Any], last: int, variables: dict[str, str]) -> Numbers:
     ):
         timings.time(owner, function, name, synchronize)
     # These run in threads beside the steps, which they must not wait for.
-    timings.time(save, "upload", "write")
+    timings.time(storage_saver, "upload", "write")
     timings.time(RamSaver, "_finish", "check memory")
-    timings.time_copies(save._Copy)
+    timings.time_copies(storage_saver._Copy)
     one_step, resumed = loop.Training.one_step, Reporter.resumed
 
     def step(self: Any) -> None:

@@ -17,7 +17,9 @@ from trainmaster.agent.shell.saves.peer_server import PeerServer
 from trainmaster.agent.shell.saves.replica_sender import Replicas, State
 from trainmaster.agent.zygote.import_plan import Imported
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum
-from trainmaster.checkpoint.files.peer_client import Peer, Refused, keep_whole
+from trainmaster.checkpoint.files.peer_client import Peer
+from trainmaster.checkpoint.files.peer_connection import Refused
+from trainmaster.checkpoint.files.received_copies import keep_whole
 from trainmaster.contract.wire.checkpoint_format import Receipt, ShardFile, shard_name
 from trainmaster.contract.wire.messages import StoreAddress
 

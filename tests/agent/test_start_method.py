@@ -18,7 +18,7 @@ from trainmaster.agent.shell.launching.agent_settings import Settings
 from trainmaster.agent.shell.start_method import StartMethod
 from trainmaster.agent.zygote.import_plan import Imported
 from trainmaster.contract.wire import Assignment, Neighbour, StoreAddress, environment
-from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 KNOWN = KnownImports([Imported("torch", ""), Imported("sklearn", "")], {"KMP_INIT_AT_FORK": "FALSE"}, ["rich"])
 NEXT, FIRST = StoreAddress("10.0.0.2", 7001), StoreAddress("10.0.0.0", 7000)

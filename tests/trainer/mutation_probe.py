@@ -29,7 +29,7 @@ from trainmaster.parallel import (
 )
 from trainmaster.parallel.local_devices import device_copies, device_layers
 from trainmaster.parallel.stages import pipeline
-from trainmaster.reduce import compression_method
+from trainmaster.reduce import counted_collectives
 from trainmaster.tools import parity
 from trainmaster.tools.parity import Outcome, Row
 
@@ -291,14 +291,14 @@ def _() -> None:
 @mutation(COMPRESSED)
 def _() -> None:
     """compression: one replica's part is counted half"""
-    gather = compression_method.Wire.gather
+    gather = counted_collectives.Wire.gather
 
     def halved(self: Any, tensor: torch.Tensor) -> Any:
         gathered = gather(self, tensor)()
         gathered[-1, : tensor.numel() // 3] *= 0.5
         return lambda: gathered
 
-    compression_method.Wire.gather = halved  # type: ignore[method-assign]
+    counted_collectives.Wire.gather = halved  # type: ignore[method-assign]
 
 
 @mutation(COMPRESSED_SHARDS)

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files import checkpoint_manifest, lineage
 from trainmaster.checkpoint.files.storage import PosixStorage
-from trainmaster.checkpoint.state import capture, load, tagged_values
-from trainmaster.checkpoint.state.save import Place, Saver, owned
+from trainmaster.checkpoint.state import capture, restore_objects, tagged_values
+from trainmaster.checkpoint.state.save_shares import Place, owned
+from trainmaster.checkpoint.state.storage_saver import Saver
 from trainmaster.contract.wire.checkpoint_format import Lineage
 from trainmaster.errors import ConfigError
 
@@ -56,7 +57,7 @@ def save(root: Path, things: dict[str, Any], step: int = 3) -> tuple[PosixStorag
 
 def restore(storage: PosixStorage, directory: str, things: dict[str, Any], rank: int = 0) -> None:
     with torch.no_grad():
-        load.restore(things, storage, directory, lineage.read_manifest(storage, directory), rank)
+        restore_objects.restore(things, storage, directory, checkpoint_manifest.read_manifest(storage, directory), rank)
 
 
 def test_everything_with_a_state_dict_comes_back_bit_by_bit(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_the_files_are_safetensors_that_need_no_torch_to_be_read(tmp_path: Path)
     things = objects(0)
     train(things, 1)
     storage, directory = save(tmp_path, things)
-    manifest = lineage.read_manifest(storage, directory)
+    manifest = checkpoint_manifest.read_manifest(storage, directory)
     weight = manifest.tensors["model.0.weight"]
     (chunk,) = weight.chunks
     raw = storage.read(f"{directory}/{chunk.file}", chunk.start, chunk.end)

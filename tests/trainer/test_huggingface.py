@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
 from trainmaster import models
-from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files import checkpoint_manifest, lineage
 from trainmaster.checkpoint.files.storage import PosixStorage
-from trainmaster.checkpoint.state import capture, load
-from trainmaster.checkpoint.state.save import Saver
+from trainmaster.checkpoint.state import capture, restore_objects
+from trainmaster.checkpoint.state.storage_saver import Saver
 from trainmaster.contract.config import ModelConfig
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.checkpoint_format import Lineage
@@ -63,7 +63,9 @@ def loaded(path: Path, config: ModelConfig = CONFIG) -> torch.nn.Module:
     model = models.build(config, seed=99)
     storage = PosixStorage(path.parent)
     with torch.no_grad():
-        load.restore({"model": model}, storage, path.name, lineage.read_manifest(storage, path.name), 0)
+        restore_objects.restore(
+            {"model": model}, storage, path.name, checkpoint_manifest.read_manifest(storage, path.name), 0
+        )
     return model
 
 
@@ -127,7 +129,7 @@ def test_what_was_exported_and_imported_is_bit_by_bit_what_it_was(tmp_path: Path
     import_(tmp_path / "out", tmp_path / "imported")
     back = loaded(tmp_path / "imported" / "step-0.r1").state_dict()
     assert all(torch.equal(tensor, back[name]) for name, tensor in loaded(path).state_dict().items())
-    manifest = lineage.read_manifest(PosixStorage(tmp_path / "imported"), "step-0.r1")
+    manifest = checkpoint_manifest.read_manifest(PosixStorage(tmp_path / "imported"), "step-0.r1")
     assert manifest.model == models.described(CONFIG)
     export(tmp_path / "imported", tmp_path / "again", file_bytes)
     assert files(tmp_path / "again") == files(tmp_path / "out")
@@ -180,7 +182,7 @@ def test_the_rotary_base_of_new_and_of_old_config_files_is_taken(tmp_path: Path)
 def test_half_precision_is_widened(tmp_path: Path) -> None:
     model = hugging_face(tmp_path / "hf", torch.bfloat16)
     import_(tmp_path / "hf", tmp_path / "imported")
-    manifest = lineage.read_manifest(PosixStorage(tmp_path / "imported"), "step-0.r1")
+    manifest = checkpoint_manifest.read_manifest(PosixStorage(tmp_path / "imported"), "step-0.r1")
     assert {tensor.dtype for tensor in manifest.tensors.values()} == {"F32"}
     config = ModelConfig.model_validate(manifest.model)
     head = loaded(tmp_path / "imported" / "step-0.r1", config).get_submodule("head").weight
@@ -388,7 +390,7 @@ def test_an_export_is_the_same_whatever_the_layout_of_the_checkpoint(ranks: Rank
         job = Job(ranks, folder / "run", text, model=model, parallelism=parallelism, **training)
         done = job.round(1, world, env={environment.RESUME: str(tmp_path / "imported" / "step-0.r1")})
         assert done.codes == [0] * world, done.output
-        manifest = lineage.read_manifest(PosixStorage(folder / "run" / "checkpoints"), "step-1.r1")
+        manifest = checkpoint_manifest.read_manifest(PosixStorage(folder / "run" / "checkpoints"), "step-1.r1")
         assert len(manifest.tensors["model.blocks.0.mlp.up.weight"].chunks) == (1 if "pp" in parallelism else world)
         export(folder / "run" / "checkpoints", folder / "out", 5 * GB)
         assert files(folder / "out") == files(tmp_path / "expected"), parallelism

@@ -14,9 +14,9 @@ from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
 from tests.trainer.test_ram import RamJob
 from trainmaster import data, models, parallel
-from trainmaster.checkpoint.files.lineage import read_manifest
+from trainmaster.checkpoint.files.checkpoint_manifest import read_manifest
 from trainmaster.checkpoint.files.storage import open_storage
-from trainmaster.checkpoint.state.load import load_tensors
+from trainmaster.checkpoint.state.load_tensors import load_tensors
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.optim.learning_rate import learning_rate

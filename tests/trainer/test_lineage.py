@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.trainer.shards import put
-from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files import checkpoint_manifest, lineage
 from trainmaster.checkpoint.files.storage import PosixStorage
-from trainmaster.checkpoint.state import resume
+from trainmaster.checkpoint.state import waits_before_resume
 from trainmaster.contract.wire.checkpoint_format import Lineage, directory_name, parse_directory
 from trainmaster.errors import ConfigError, Fenced
 
@@ -97,7 +97,7 @@ def test_a_step_that_only_memory_had_counts_where_the_next_round_saved_it() -> N
 
 
 def test_a_lineage_that_resumes_from_its_own_future_is_damaged() -> None:
-    with pytest.raises(lineage.Damaged, match="isn't older"):
+    with pytest.raises(checkpoint_manifest.Damaged, match="isn't older"):
         lineage.chain({2: Lineage(2, "step-9.r2")}, [])
 
 
@@ -137,26 +137,26 @@ def test_a_manifest_is_read_back_and_a_shorter_file_is_found(storage: PosixStora
     lineage.begin(storage, Lineage(1, None))
     for rank in range(2):
         put(storage.root, 5, 1, rank, 2)
-    manifest = lineage.read_manifest(storage, "step-5.r1")
+    manifest = checkpoint_manifest.read_manifest(storage, "step-5.r1")
     assert (manifest.step, manifest.world_size, manifest.values) == (5, 2, {"lr": 0.5})
     assert manifest.data == {"consumed": 40}
     assert [c.offset for c in manifest.tensors["w"].chunks] == [[0, 0], [1, 0]]
-    lineage.verify(storage, "step-5.r1", [(f.name, f.size, f.sha256) for f in manifest.files])
+    checkpoint_manifest.verify(storage, "step-5.r1", [(f.name, f.size, f.sha256) for f in manifest.files])
     shard = Path(storage.root, "step-5.r1", manifest.files[1].name)
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(lineage.Damaged, match=r"rank-00001\.safetensors has"):
-        lineage.read_manifest(storage, "step-5.r1")
+    with pytest.raises(checkpoint_manifest.Damaged, match=r"rank-00001\.safetensors has"):
+        checkpoint_manifest.read_manifest(storage, "step-5.r1")
 
 
 def test_a_flipped_bit_is_found(storage: PosixStorage) -> None:
     put(storage.root, 5, 1)
-    manifest = lineage.read_manifest(storage, "step-5.r1")
+    manifest = checkpoint_manifest.read_manifest(storage, "step-5.r1")
     shard = Path(storage.root, "step-5.r1", manifest.files[0].name)
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
-    with pytest.raises(lineage.Damaged, match="doesn't match its checksum"):
-        lineage.verify(storage, "step-5.r1", [(f.name, f.size, f.sha256) for f in manifest.files])
+    with pytest.raises(checkpoint_manifest.Damaged, match="doesn't match its checksum"):
+        checkpoint_manifest.verify(storage, "step-5.r1", [(f.name, f.size, f.sha256) for f in manifest.files])
 
 
 class FullFor(PosixStorage):
@@ -176,7 +176,9 @@ class FullFor(PosixStorage):
 def test_a_round_waits_for_a_disk_that_is_full_for_a_moment_and_says_so_once(tmp_path: Path) -> None:
     said: list[str] = []
     storage = FullFor(tmp_path, 3)
-    resume._begin(storage, Lineage(1, None), lambda reason, message: said.append(f"{reason}: {message}"))
+    waits_before_resume.begin_when_writable(
+        storage, Lineage(1, None), lambda reason, message: said.append(f"{reason}: {message}")
+    )
     assert lineage.newest_round(storage) == 1
     assert said == [
         f"StorageUnavailable: checkpoint folder {tmp_path}: [Errno 28] No space left on device; "
@@ -188,6 +190,8 @@ def test_a_round_waits_for_a_disk_that_is_full_for_a_moment_and_says_so_once(tmp
 def test_a_folder_that_can_never_be_written_to_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int, patience_s: float
 ) -> None:
-    monkeypatch.setattr(resume, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(waits_before_resume, "PATIENCE_S", patience_s)
     with pytest.raises(OSError, match=os.strerror(why)):
-        resume._begin(FullFor(tmp_path, 1, why), Lineage(1, None), lambda reason, message: None)
+        waits_before_resume.begin_when_writable(
+            FullFor(tmp_path, 1, why), Lineage(1, None), lambda reason, message: None
+        )

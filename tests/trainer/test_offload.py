@@ -24,7 +24,7 @@ from trainmaster.errors import ConfigError
 from trainmaster.optim.optimizer import ShardOptimizer
 from trainmaster.parallel.elementwise_dtensor import elementwise
 from trainmaster.parallel.forward_and_backward import Parallel
-from trainmaster.parallel.redistribute import local
+from trainmaster.parallel.local_shard import local
 
 DEVICE = torch.device("cuda", 0)
 

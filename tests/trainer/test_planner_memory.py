@@ -21,7 +21,7 @@ from trainmaster.tools.planner import memory_estimate
 from trainmaster.tools.planner.estimate import Estimate, estimate
 from trainmaster.tools.planner.layouts import Layout
 from trainmaster.tools.planner.machine import Machine
-from trainmaster.tools.planner.rank_stages import stages_of_ranks
+from trainmaster.tools.planner.rank_work import stages_of_ranks
 from trainmaster.tools.planner.survey import Survey
 
 # A row is measured once for its tests, and what measures it is imported once for all rows.

@@ -14,9 +14,8 @@ from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment, profile_request
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.rank.injected_faults import Fault, encode
-from trainmaster.tools.profiling.profile_page import page
-from trainmaster.tools.profiling.profiler import in_words
-from trainmaster.tools.profiling.time_split import MOST_BARS, Span, Split, bars, overlap, split, top, union
+from trainmaster.tools.profiling.profile_page import MOST_BARS, bars, page, top
+from trainmaster.tools.profiling.time_split import Span, Split, in_words, overlap, split, union
 
 
 def span(name: str, start: float, end: float) -> Span:

@@ -202,9 +202,9 @@ def test_the_first_steps_of_a_run_send_everything_also_after_a_resume(
 
 def residuals(job: Job) -> dict[str, torch.Tensor]:
     """Of the last checkpoint, summed over replicas."""
-    from trainmaster.checkpoint.files.lineage import read_manifest
+    from trainmaster.checkpoint.files.checkpoint_manifest import read_manifest
     from trainmaster.checkpoint.files.storage import open_storage
-    from trainmaster.checkpoint.state.load import load_tensors
+    from trainmaster.checkpoint.state.load_tensors import load_tensors
 
     storage = open_storage(str(job.output / "checkpoints"))
     directory = max(job.checkpoints(), key=lambda name: int(name.split("-")[1].split(".")[0]))

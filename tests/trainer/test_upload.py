@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.shards import put
-from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files import checkpoint_manifest, lineage
 from trainmaster.checkpoint.files.storage import PosixStorage
 from trainmaster.contract.wire.checkpoint_format import Lineage
 
@@ -151,5 +151,5 @@ def test_a_checkpoint_whose_uploader_died_before_the_manifest_can_still_be_compl
     manifest = Path(storage.root, "step-4.r1", "manifest.json")
     whole = manifest.read_bytes()
     manifest.unlink()
-    assert lineage.commit(storage, "step-4.r1") is not None
+    assert checkpoint_manifest.commit(storage, "step-4.r1") is not None
     assert manifest.read_bytes() == whole

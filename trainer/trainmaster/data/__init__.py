@@ -17,7 +17,7 @@ from trainmaster.data.source_options import LabelledOptions, TextOptions, TokenO
 from trainmaster.errors import ConfigError, DataError, unknown
 from trainmaster.models import facts as facts_of
 from trainmaster.models.model_facts import Objective
-from trainmaster.models.open_options import read
+from trainmaster.models.strict_options import read
 
 if TYPE_CHECKING:
     from trainmaster.data.labelled_samples import Labelled

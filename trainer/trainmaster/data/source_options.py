@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from trainmaster.models.model_facts import Objective
-from trainmaster.models.open_options import Options
+from trainmaster.models.strict_options import Options
 
 
 class WindowOptions(Options):

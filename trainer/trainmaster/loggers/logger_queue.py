@@ -10,6 +10,9 @@ from typing import NamedTuple, Protocol
 
 MOST = 100_000  # points that wait; a server that is away for so long loses the oldest
 
+LAST_WRITE_LIMIT_S = 10.0
+"""Seconds that loggers have at the end of a run for their last points."""
+
 
 class Point(NamedTuple):
     step: int

@@ -14,7 +14,7 @@ from trainmaster.errors import ConfigError, unknown
 from trainmaster.models import user_model
 from trainmaster.models.model_facts import Facts
 from trainmaster.models.model_options import BertOptions, CNNOptions, GPTOptions, LlamaOptions, ModelOptions, MoEOptions
-from trainmaster.models.open_options import read
+from trainmaster.models.strict_options import read
 
 if TYPE_CHECKING:
     from torch import nn

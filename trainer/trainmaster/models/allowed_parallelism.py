@@ -12,6 +12,9 @@ from trainmaster.contract.config import ContextConfig, PipelineConfig, TensorCon
 from trainmaster.errors import ConfigError
 from trainmaster.models.model_facts import Facts
 
+DEFAULT_AXES = frozenset({"tp", "cp", "pp"})
+"""The axes of the mesh along which a model can be divided, unless its facts say otherwise."""
+
 
 def validate(config: TrainingConfig) -> None:
     """Raise ConfigError with everything that the model does not allow, one sentence per line."""
@@ -29,7 +32,8 @@ def is_plain(degrees: Mapping[str, int], precision: str) -> bool:
 def _problems(config: TrainingConfig, facts: Facts) -> Iterator[str]:
     degrees = config.parallelism
     tp, cp, pp = (degrees.tp or 1), (degrees.cp or 1), (degrees.pp or 1)
-    refused = [axis for axis, n in (("tp", tp), ("cp", cp), ("pp", pp)) if n > 1 and axis not in facts.axes]
+    axes = DEFAULT_AXES if facts.axes is None else facts.axes
+    refused = [axis for axis, n in (("tp", tp), ("cp", cp), ("pp", pp)) if n > 1 and axis not in axes]
     for axis in refused:
         yield f"parallelism.{axis}: model {facts.name} can't be taken apart along {axis}; only 1 would do"
     if refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -28,3 +29,11 @@ def initialize(model: nn.Module, seed: int) -> None:
 def generator(seed: int, name: str) -> torch.Generator:
     """Return a CPU generator seeded by (seed, name). Its numbers are the same on every machine."""
     return torch.Generator().manual_seed(seed_of("initial", seed, name))
+
+
+def residual_std(width: int, layers: int) -> float:
+    """Return the standard deviation of weights whose outputs are added to the residual stream.
+
+    It decreases with the depth (GPT-2), so that the variance of the stream does not grow with it.
+    """
+    return 1 / math.sqrt(width) / math.sqrt(2 * layers)

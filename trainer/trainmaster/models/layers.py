@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainmaster.models.initialization import residual_std
 from trainmaster.models.model_options import DecoderOptions, TransformerOptions
 
 Rotation = tuple[Tensor, Tensor]
@@ -237,11 +238,3 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     cosine, sine = rotation
     low, high = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-high, low), dim=-1) * sine
-
-
-def residual_std(width: int, layers: int) -> float:
-    """Return the standard deviation of weights whose outputs are added to the residual stream.
-
-    It decreases with the depth (GPT-2), so that the variance of the stream does not grow with it.
-    """
-    return 1 / math.sqrt(width) / math.sqrt(2 * layers)

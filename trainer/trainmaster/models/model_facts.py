@@ -12,7 +12,7 @@ Objective = Literal["NextToken", "MaskedTokens", "Class"]
 @dataclass(frozen=True)
 class Facts:
     """Facts about a model. `axes` are the axes of the mesh, other than data parallelism, along which it can be
-    divided."""
+    divided. None: those that `allowed_parallelism` allows by default."""
 
     name: str
     layers: int
@@ -26,5 +26,5 @@ class Facts:
     mask_token: int | None = None  # what stands where a token was masked
     image: tuple[int, ...] = ()  # [C, H, W], of a model of images; `vocabulary` are its classes then
     known: bool = True  # False: of a model of one's own, whose sizes only it knows
-    axes: frozenset[str] = frozenset({"tp", "cp", "pp"})
+    axes: frozenset[str] | None = None
     reversible: bool = False  # blocks of two streams, whose inputs follow from their outputs

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from trainmaster.contract.config import divisors
 from trainmaster.models.model_facts import Facts
-from trainmaster.models.open_options import Options
+from trainmaster.models.strict_options import Options
 
 
 class ModelOptions(Options):

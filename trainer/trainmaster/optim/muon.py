@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from trainmaster.errors import ConfigError
+from trainmaster.optim.whole_matrices import Hop, batches, hops, on_wholes
 from trainmaster.parallel.model_plan import named, plan_of
-from trainmaster.parallel.redistribute import Hop, batches, hops, on_wholes
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Jordan's coefficients of a polynomial that maps singular values in (0, 1] to about 1. It is steep at 0, so that five

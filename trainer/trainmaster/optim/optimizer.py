@@ -9,7 +9,7 @@ from torch import nn
 
 from trainmaster.contract.config import OptimizerConfig
 from trainmaster.optim.muon import Matrix, Muon, matrices
-from trainmaster.parallel.redistribute import local
+from trainmaster.parallel.local_shard import local
 
 
 class ShardOptimizer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from trainmaster.parallel.elementwise_dtensor import elementwise
 from trainmaster.parallel.forward_and_backward import Parallel
-from trainmaster.parallel.gradient_norm import gradient_norm_squared, local_gradients, scale_gradients_
+from trainmaster.parallel.gradient_norm import clip_factor, gradient_norm_squared, local_gradients, scale_gradients_
 from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.mesh import Mesh
 from trainmaster.parallel.model_plan import Plan
@@ -20,6 +20,7 @@ __all__ = [
     "Parallel",
     "Plan",
     "StepShape",
+    "clip_factor",
     "cross_entropy",
     "elementwise",
     "gradient_norm_squared",

@@ -67,6 +67,11 @@ def _weight(gradient: DTensor) -> float:
     return float(all(mesh.get_local_rank(axis) == 0 for axis in replicas))
 
 
+def clip_factor(norm: Tensor, limit: float) -> Tensor:
+    """Return the factor in fp32 that scales gradients with this norm to a norm of at most `limit`."""
+    return (limit / (norm + 1e-6)).clamp(max=1.0).float()
+
+
 def scale_gradients_(model: nn.Module, factor: Tensor | float) -> None:
     """Multiply all gradients in place, as clipping does. No communication is needed."""
     gradients = _joined(model) or local_gradients(model)

@@ -19,10 +19,11 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from trainmaster.checkpoint.state import capture
 from trainmaster.contract.config import CompressionConfig
-from trainmaster.parallel.redistribute import local
+from trainmaster.parallel.local_shard import local
 from trainmaster.reduce.casts import Cast, Whole
 from trainmaster.reduce.compressed_size import matrix, of_sum
-from trainmaster.reduce.compression_method import Method, Wire
+from trainmaster.reduce.compression_method import Method
+from trainmaster.reduce.counted_collectives import Wire
 from trainmaster.reduce.power_sgd import Matrix, PowerSGD
 from trainmaster.reduce.top_k import TopK
 

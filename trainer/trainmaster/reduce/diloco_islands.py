@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from trainmaster.checkpoint.state import capture
 from trainmaster.contract.config import OuterConfig
 from trainmaster.errors import ConfigError
-from trainmaster.parallel.redistribute import local
+from trainmaster.parallel.local_shard import local
 from trainmaster.reduce.compressed_size import of_sum
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trainmaster.reduce.compression_method import Wire
+from trainmaster.reduce.counted_collectives import Wire
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from trainmaster.reduce.compressed_size import CHUNK, chosen
-from trainmaster.reduce.compression_method import Wire
+from trainmaster.reduce.counted_collectives import Wire
 
 
 class TopK:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from trainmaster import data, models, parallel
 from trainmaster.checkpoint.state import island_names
-from trainmaster.checkpoint.state.checkpoint_session import Session
-from trainmaster.checkpoint.state.digest_log import Probe
-from trainmaster.checkpoint.state.resume import Resume
+from trainmaster.checkpoint.state.checkpoint_session import LAST_WRITE_S, Session
+from trainmaster.checkpoint.state.prove_digests import Probe
+from trainmaster.checkpoint.state.resume_conditions import Resume
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.sample_unit import unit_of
 from trainmaster.contract.wire import channel as wire
@@ -30,6 +30,7 @@ from trainmaster.data.skipped_samples import Skips
 from trainmaster.errors import ConfigError
 from trainmaster.host import allocator
 from trainmaster.loggers import Loggers
+from trainmaster.loggers.logger_queue import LAST_WRITE_LIMIT_S
 from trainmaster.models import allowed_parallelism
 from trainmaster.optim import learning_rate, optimizer
 from trainmaster.parallel.blocks import precision
@@ -57,8 +58,6 @@ from trainmaster.train.step_gradients import StepGradients
 from trainmaster.train.step_numbers import StepNumbers
 from trainmaster.train.step_record import Prepared, StepRecord
 from trainmaster.train.stop_request import stop_binds
-
-LAST_WRITE_LIMIT_S = 10.0
 
 
 class Training:
@@ -133,6 +132,7 @@ class Training:
             config, self.parallel, self.source, self.scale, self.activations, self.noise, self.micro, self.accumulation
         )
         self.evaluations = ScheduledEvaluations(
+            config,
             evaluation,
             self.parallel,
             self.world.device,
@@ -141,7 +141,6 @@ class Training:
             self.loggers,
             outer=self.outer,
             rescue=self.rescue,
-            keep_best=config.checkpoint.keepBest,
         )
         self.numbers = StepNumbers(
             config,
@@ -313,8 +312,7 @@ class Training:
         """Return the factor of gradients with this norm, which clips them and removes the loss scale; None if it is
         1."""
         if self.config.optimizer.clipNorm > 0:
-            factor = (self.config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
-            return self.scale.unscaled(factor)
+            return self.scale.unscaled(parallel.clip_factor(norm, self.config.optimizer.clipNorm))
         return 1 / self.scale.value if self.scale.on else None
 
     def _samples_of(self, step: int) -> tuple[int, int]:
@@ -343,7 +341,7 @@ class Training:
     def park(self) -> None:
         """After a failure, save the last completed step to the agent's memory, and wait until the process is ended."""
         self.rescue.park()
-        self.session.drain(LAST_WRITE_LIMIT_S)
+        self.session.drain(LAST_WRITE_S)
 
     def _leave(self) -> int:
         """Stop on request: save the step when all ranks have reached it. Another world continues from it."""

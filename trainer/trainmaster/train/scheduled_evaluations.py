@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire.progress_record import Phase
 from trainmaster.loggers import Loggers
 from trainmaster.parallel.forward_and_backward import Parallel
@@ -20,11 +21,11 @@ from trainmaster.train.step_numbers import StepNumbers
 
 
 class ScheduledEvaluations:
-    """`evaluation`: None if the job asks for none. `outer`: None without islands. `keep_best`: whether the step of the
-    best score is saved."""
+    """`evaluation`: None if the job asks for none. `outer`: None without islands."""
 
     def __init__(
         self,
+        config: TrainingConfig,
         evaluation: Evaluation | None,
         parallel: Parallel,
         device: torch.device,
@@ -34,7 +35,6 @@ class ScheduledEvaluations:
         *,
         outer: Outer | None,
         rescue: Rescue,
-        keep_best: bool,
     ) -> None:
         self._evaluation = evaluation
         self._parallel = parallel
@@ -44,7 +44,9 @@ class ScheduledEvaluations:
         self._loggers = loggers
         self._outer = outer
         self._rescue = rescue
-        self._keep_best = keep_best
+        self._keep_best = config.checkpoint.keepBest
+        self._every = config.evaluation.every if config.evaluation is not None else 0
+        self._last_step = config.steps
 
     @property
     def scores(self) -> Scores | None:
@@ -55,7 +57,7 @@ class ScheduledEvaluations:
         """Evaluate the last completed step if it is due. Return True if it is to be saved as the best step so far.
         `numbers`: of the steps, which are published before."""
         evaluation = self._evaluation
-        if evaluation is None or not evaluation.due(step):
+        if evaluation is None or not self._due(step, evaluation.scores):
             return False
         numbers.settle(wait=True)
         self._reporter.phase(Phase.EVAL)
@@ -65,6 +67,10 @@ class ScheduledEvaluations:
         self.report()
         self._reporter.phase(Phase.STEP)
         return is_best and self._keep_best
+
+    def _due(self, step: int, scores: Scores) -> bool:
+        """Return True if the state after `step` is to be evaluated, and has not been. The last step always is."""
+        return step > scores.step and (step % self._every == 0 or step == self._last_step)
 
     @contextmanager
     def _shown(self) -> Iterator[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -62,9 +61,7 @@ class StepGradients:
         self._own_tokens = 0
         divisor = self._scale.scaled(share)
         self._parallel.rng.begin(self._config.seed, step, self._slots())
-        # In the first step alone: all others keep the same.
-        counted = self._activations.counted() if is_first else nullcontext()
-        with counted:
+        with self._activations.counted_once(is_first=is_first):
             batches = self._micro_batches(step, consumed, device)
             total = self._parallel.forward_backward(batches, self._accumulation, divisor)
         loss = self._scale.unscaled(total)

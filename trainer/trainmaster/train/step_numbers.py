@@ -66,20 +66,14 @@ class StepNumbers:
             record = self._under_way.pop(0)
             self.check_sound(record)
             self._profiler.granted(record.step, record.to_record())
-            loss, norm, besides = record.numbers()
+            loss, norm, _ = record.numbers()
             self.last_loss = loss
             self._reporter.loss(record.step, loss)
             self._log.step(record.step, loss, record.tokens, record.seconds)
             utilization = self._log.utilization.numbers(record.seconds) if self._log.utilization is not None else {}
             self._reporter.progress.mfu = utilization.get("mfu", 0.0)
             self._newest = {
-                "step": record.step,
-                "loss": loss,
-                "tokens": record.tokens,
-                "seconds": round(record.seconds, 6),
-                "lr": record.rate,
-                "grad_norm": norm,
-                **besides,
+                **record.metrics(),
                 **self._sent(),
                 **self._noise_scale(record, norm),
                 **utilization,

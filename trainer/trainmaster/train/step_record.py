@@ -29,6 +29,19 @@ class StepRecord:
             return loss, norm, {"loss_scale": scale[0]}
         return loss, 0.0, {"loss_scale": scale[0], "skipped": True}  # gradients that were dropped
 
+    def metrics(self) -> dict[str, Any]:
+        """Return the numbers of every step for its line in metrics.jsonl. It waits for the device, as `numbers`."""
+        loss, norm, further = self.numbers()
+        return {
+            "step": self.step,
+            "loss": loss,
+            "tokens": self.tokens,
+            "seconds": round(self.seconds, 6),
+            "lr": self.rate,
+            "grad_norm": norm,
+            **further,
+        }
+
     def to_record(self) -> int:
         """Return how many steps are to be recorded for a profile, the same on all ranks; nearly always 0."""
         return round(self.reading.values()[2])

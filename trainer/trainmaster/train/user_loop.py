@@ -15,7 +15,6 @@ an agent it also reports progress, stops on request and takes part in fault inje
 from __future__ import annotations
 
 import os
-import random
 import sys
 import time
 from collections.abc import Iterator
@@ -27,8 +26,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainmaster.checkpoint.state.capture import is_sharded
 from trainmaster.checkpoint.state.checkpoint_session import Session
-from trainmaster.checkpoint.state.digest_log import Probe
-from trainmaster.checkpoint.state.resume import Resume
+from trainmaster.checkpoint.state.memory_save_interval import MEASURED_SAVES
+from trainmaster.checkpoint.state.prove_digests import Probe
+from trainmaster.checkpoint.state.resume_conditions import Resume
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
@@ -39,12 +39,11 @@ from trainmaster.rank.reporter import Reporter
 from trainmaster.train import reported_steps
 from trainmaster.train.async_transfer import Reading
 from trainmaster.train.process_group import shared_store
+from trainmaster.train.random_generators import RandomGenerators
 from trainmaster.train.rescue import Rescue
 from trainmaster.train.stop_request import stop_binds
 
 _GENERATORS = "random_generators"
-MEASURED_SAVES = 3
-"""Number of saves to memory before their interval is chosen: the first two also allocate the pages of their files."""
 
 
 class State:
@@ -72,29 +71,6 @@ class State:
         """Yield the parameters of all modules, as tensors without gradients."""
         modules = (thing for thing in self.objects.values() if isinstance(thing, torch.nn.Module))
         return (parameter.data for module in modules for parameter in module.parameters())
-
-
-class RandomGenerators:
-    """The global generators of this process: those of Python, of NumPy if it is imported, of torch, and of the
-    device."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states of Python's, NumPy's and torch's generators."""
-        state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-        if "numpy" in sys.modules:
-            state["numpy"] = sys.modules["numpy"].random.get_state()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            state["cuda"] = torch.cuda.get_rng_state()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the generators to what `state_dict` returned."""
-        random.setstate(state["python"])
-        torch.set_rng_state(state["torch"])
-        if "numpy" in state and "numpy" in sys.modules:
-            sys.modules["numpy"].random.set_state(state["numpy"])
-        if "cuda" in state and torch.cuda.is_available():
-            torch.cuda.set_rng_state(state["cuda"])
 
 
 class Run:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from trainmaster.agent.zygote.import_plan import Imported, join
-from trainmaster.checkpoint.files.peer_client import Peer, Refused
+from trainmaster.checkpoint.files.peer_client import Peer
+from trainmaster.checkpoint.files.peer_connection import Refused
 from trainmaster.contract.wire import Assignment, StoreAddress
 
 ANSWER_S = 2.0

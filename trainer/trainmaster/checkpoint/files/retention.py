@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files import checkpoint_manifest, lineage
 from trainmaster.checkpoint.files.storage import Storage
 from trainmaster.contract.wire.checkpoint_format import MANIFEST, parse_directory
 
@@ -27,7 +27,7 @@ def retain(storage: Storage, keep: int, newest: str) -> list[str]:
     if newest not in kept:  # another world has taken over: what to keep is its business
         return []
     oldest = min(step for step, round in map(_parse, kept) if round == committed[1])
-    best = lineage.read_manifest(storage, newest).evaluation.get("keep")
+    best = checkpoint_manifest.read_manifest(storage, newest).evaluation.get("keep")
     kept |= {name for name in chain if _parse(name)[0] == best and ABANDONED not in storage.list(name)}
     gone = []
     for name in names:

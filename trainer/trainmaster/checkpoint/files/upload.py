@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files import checkpoint_manifest, lineage
 from trainmaster.checkpoint.files.retention import ABANDONED, retain
 from trainmaster.checkpoint.files.storage import Storage, open_storage
 from trainmaster.contract.wire.checkpoint_format import (
@@ -66,13 +66,13 @@ def upload(
         _store(storage, message, mmap.mmap(fd, message["size"], prot=mmap.PROT_READ), moved)
         stored = True
         _check_fence(storage, round)
-        manifest = lineage.commit(storage, directory) or ""
-    except (OSError, ValueError, lineage.Damaged, Fenced) as failure:
+        manifest = checkpoint_manifest.commit(storage, directory) or ""
+    except (OSError, ValueError, checkpoint_manifest.Damaged, Fenced) as failure:
         error, why = f"checkpoint {directory}, rank {rank}: {_words(failure, message['storage'])}", _kind(failure)
         if storage is not None and not stored and not (why == "storage" and tried_again()):
             abandon(message, error, storage)
     if storage is not None and manifest:
-        with contextlib.suppress(OSError, lineage.Damaged):  # the next commit tries again
+        with contextlib.suppress(OSError, checkpoint_manifest.Damaged):  # the next commit tries again
             retain(storage, message.get("keep", 0), newest=directory)
     how = {"committed": bool(manifest), "stored": stored, "error": error, "why": why}
     return {**result, "manifest_sha256": manifest, **how}

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from trainmaster.checkpoint.state import tagged_values as tagged
 from trainmaster.checkpoint.state.dtensors import with_part
+from trainmaster.checkpoint.state.file_layout import DTYPES
 from trainmaster.contract.wire.checkpoint_format import Manifest
 from trainmaster.errors import ConfigError
 
@@ -168,28 +169,6 @@ def restore_groups(optimizer: Any, name: str, names: dict[int, str], manifest: M
     for _, parameter_name, group in _parameters(optimizer, names):
         if parameter_name in saved:
             group.update({k: tagged.unpack(v, {}) for k, v in saved[parameter_name]["options"].items()})
-
-
-DTYPES: dict[str, torch.dtype] = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-"""torch's dtypes by their names in the safetensors format."""
-
-DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def capture_module(snapshot: Snapshot, name: str, module: nn.Module) -> None:

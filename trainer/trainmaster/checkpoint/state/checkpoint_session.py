@@ -18,13 +18,16 @@ import torch
 from trainmaster.checkpoint.files import peer_client
 from trainmaster.checkpoint.files.memory_tier import RamFolder
 from trainmaster.checkpoint.files.storage import open_storage
-from trainmaster.checkpoint.state import capture, load
-from trainmaster.checkpoint.state.load_sources import Memory
-from trainmaster.checkpoint.state.local_state import LocalState
+from trainmaster.checkpoint.state import capture, restore_objects
 from trainmaster.checkpoint.state.memory_save_interval import Interval
 from trainmaster.checkpoint.state.memory_saver import RamSaver
-from trainmaster.checkpoint.state.resume import Checkpoint, Resume, agree
-from trainmaster.checkpoint.state.save import Place, Saver, content, owned
+from trainmaster.checkpoint.state.memory_snapshot import LocalState
+from trainmaster.checkpoint.state.nearest_memory_copy import Memory
+from trainmaster.checkpoint.state.resume import Checkpoint, agree
+from trainmaster.checkpoint.state.resume_conditions import Resume
+from trainmaster.checkpoint.state.save_shares import Place, owned
+from trainmaster.checkpoint.state.storage_saver import Saver, content
+from trainmaster.checkpoint.state.waits_before_resume import await_uploads
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.messages import StoreAddress
@@ -32,10 +35,7 @@ from trainmaster.contract.wire.progress_record import Phase
 from trainmaster.errors import NotSaved
 from trainmaster.rank.reporter import Reporter
 
-UPLOADS_DEADLINE_S = 120.0
-COPY_LIMIT_S = 120.0
-"""Seconds that saves to memory wait for a copy at a peer."""
-_LAST_WRITE_S = 10.0  # for handing over what is on its way to storage, after a failure
+LAST_WRITE_S = 10.0  # for handing over what is on its way to storage, after a failure
 _POLL_S = 0.0005
 
 
@@ -65,9 +65,7 @@ class Session:
             self.place = Place(rank, spread.stage_ranks, spread.replica, spread.island)
         self.saver: Saver | None = None
         self.ram: RamSaver | None = None
-        self.ram_round = 0
         self.from_memory = False  # storage may lack what this round began with
-        self._uncopied = 0, 0.0  # a step that is on its way to a peer, and since when that was seen
         self.interval = Interval.from_environment()
 
     @cached_property
@@ -82,7 +80,7 @@ class Session:
         if not self.url:
             return None
         self.reporter.phase(Phase.LOAD)
-        self._await_uploads()
+        await_uploads(self.reporter)
         storage = open_storage(self.url)
         memory = self._memory()
         round, found = agree(storage, self.store, self.rank, self.world_size, asked, self.reporter.event, memory)
@@ -99,7 +97,7 @@ class Session:
         if found is not None:
             self.from_memory = found.tier != "storage"
             with torch.no_grad():
-                load.restore(self.objects, found.storage, found.directory, found.manifest, self.rank)
+                restore_objects.restore(self.objects, found.storage, found.directory, found.manifest, self.rank)
         if memory is not None:
             self._open_ram(memory.folder, round, found)
         return found
@@ -114,17 +112,8 @@ class Session:
         return self.ram is not None and self.interval.due(step)
 
     def copied(self) -> bool:
-        """Return True if a peer has the last save to memory, or keeps no copies.
-
-        Before that, nothing is overwritten, so that after the loss of a pod there is a step that all other pods still
-        have. After COPY_LIMIT_S seconds the result is True in any case.
-        """
-        newest, known = self.ram and self.ram.newest, self.reporter.control().copied_step
-        if not newest or newest[1] != self.ram_round or not known or known >= newest[0]:
-            return True
-        if self._uncopied[0] != newest[0]:
-            self._uncopied = newest[0], time.monotonic()
-        return time.monotonic() - self._uncopied[1] > COPY_LIMIT_S
+        """Return True if a peer has the last save to memory, or keeps no copies (see `RamSaver.copied`)."""
+        return self.ram is None or self.ram.copied()
 
     def await_copy(self) -> None:
         """Wait until `copied` returns True."""
@@ -143,7 +132,7 @@ class Session:
         """
         if self.ram is None or not self.ram.save(step, common, wait=True):
             return None
-        self.drain(_LAST_WRITE_S)
+        self.drain(LAST_WRITE_S)
         return step
 
     @property
@@ -226,7 +215,6 @@ class Session:
         resumed = (found.manifest.step, found.manifest.round) if found is not None else None
         if resumed is not None and not folder.path(*resumed, self.rank).exists():
             resumed = None
-        self.ram_round = round
         self.ram = RamSaver(
             folder,
             self._local,
@@ -236,15 +224,5 @@ class Session:
             resumed=resumed,
             say=self.reporter.event,
             saved=lambda step: self.reporter.send(wire.IN_MEMORY, {"step": step, "round": round}),
-            copied=self.copied,
+            copied_step=lambda: self.reporter.control().copied_step,
         )
-
-    def _await_uploads(self) -> None:
-        """Wait for uploads of earlier rounds, because the newest checkpoint may be among them."""
-        deadline = time.monotonic() + UPLOADS_DEADLINE_S
-        while (pending := self.reporter.control().uploads_pending) > 0:
-            if time.monotonic() > deadline:
-                self.reporter.event("UploadsPending", f"{pending} uploads are still under way: resuming without them")
-                return
-            time.sleep(_POLL_S)
-            self.reporter.beat()

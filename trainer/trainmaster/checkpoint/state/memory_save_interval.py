@@ -9,6 +9,10 @@ from trainmaster.contract.wire import environment
 
 SHARE = 0.01
 
+MEASURED_SAVES = 3
+"""Number of saves of a user's loop before their interval is chosen: the first two also allocate the pages of their
+files."""
+
 
 class Interval:
     """The steps after which ranks save to memory, the same on all ranks.

@@ -25,13 +25,16 @@ import torch
 
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum, into
 from trainmaster.checkpoint.state.file_layout import Layout, header
-from trainmaster.checkpoint.state.local_state import LocalState
+from trainmaster.checkpoint.state.memory_snapshot import LocalState
 from trainmaster.contract.wire.checkpoint_format import Receipt, ShardFile
 from trainmaster.contract.wire.message_codec import encode
 from trainmaster.host import own_pod
 
 _PAGE = mmap.PAGESIZE
 _SLACK = 4096  # bytes of a header beyond what its first version takes: numbers grow
+
+COPY_LIMIT_S = 120.0
+"""Seconds that saves to memory wait for a copy at a peer."""
 
 
 class _Slot:
@@ -61,7 +64,7 @@ class RamSaver:
 
     `resumed` is the (step, round) that this rank began with, if its file is in `folder`; the file is kept until a newer
     one is complete. `off` says why saving has ended, and is "" while it continues. The thread calls `saved` with each
-    completed step. `copied` returns True if a peer has the last one, or keeps no copies.
+    completed step. `copied_step` returns the newest step that a peer has, or 0 if no peer keeps copies.
     """
 
     def __init__(
@@ -75,14 +78,15 @@ class RamSaver:
         resumed: tuple[int, int] | None = None,
         say: Callable[[str, str], None] = lambda reason, message: None,
         saved: Callable[[int], None] = lambda step: None,
-        copied: Callable[[], bool] = lambda: True,
+        copied_step: Callable[[], int] = lambda: 0,
     ) -> None:
         self.folder, self.state, self.rank, self.world_size, self.round = folder, state, rank, world_size, round
         self.off = ""
         self.blocked_s = 0.0  # how long the last save kept the step waiting
         self.cost_s = 0.0  # the same, and what the thread took of a core
         self.newest = resumed
-        self._say, self._saved, self._copied = say, saved, copied
+        self._say, self._saved, self._copied_step = say, saved, copied_step
+        self._uncopied = 0, 0.0  # a step that is on its way to a peer, and since when that was seen
         self._shard = state.shard()
         self._reserved = 0
         self._slots: list[_Slot] | None = None
@@ -134,6 +138,19 @@ class RamSaver:
                 self._thread.start()
             self._work.put(finish)
         return True
+
+    def copied(self) -> bool:
+        """Return True if a peer has the last save, or keeps no copies.
+
+        Before that, nothing is overwritten, so that after the loss of a pod there is a step that all other pods still
+        have. After COPY_LIMIT_S seconds the result is True in any case.
+        """
+        newest, known = self.newest, self._copied_step()
+        if not newest or newest[1] != self.round or not known or known >= newest[0]:
+            return True
+        if self._uncopied[0] != newest[0]:
+            self._uncopied = newest[0], time.monotonic()
+        return time.monotonic() - self._uncopied[1] > COPY_LIMIT_S
 
     def settle(self, timeout_s: float | None = None) -> bool:
         """Wait until the last save is complete or has failed. Return False after `timeout_s` seconds."""
@@ -187,7 +204,7 @@ class RamSaver:
         if last and all(slot.holds is not None for slot in free):
             if len(self._slots) <= 2 and self.folder.room(size):
                 return self._new_slot(hidden, size)
-            if not self._copied():
+            if not self.copied():
                 return None
         for slot in free:
             try:

@@ -6,30 +6,21 @@ exchange proposals and verdicts through the round's store.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainmaster import models
-from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files import checkpoint_manifest, lineage
 from trainmaster.checkpoint.files.storage import Storage, open_storage
-from trainmaster.checkpoint.state.load_sources import Inventory, Memory, RamFile, hear, tell
-from trainmaster.contract.config import ModelConfig
-from trainmaster.contract.wire import environment
+from trainmaster.checkpoint.state.nearest_memory_copy import Inventory, Memory, RamFile, hear, tell
+from trainmaster.checkpoint.state.resume_conditions import Resume
+from trainmaster.checkpoint.state.waits_before_resume import begin_when_writable
 from trainmaster.contract.wire.checkpoint_format import MANIFEST, Lineage, Manifest, parse_directory
-from trainmaster.data.skipped_samples import Skips
 from trainmaster.errors import ConfigError, Fenced, TrainmasterError
 
 Say = Callable[[str, str], None]
-
-PATIENCE_S = 20.0
-"""Seconds that a round waits for storage that can't be written to, if the reason may pass."""
-_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR)
-_TRY_EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -45,49 +36,6 @@ class Checkpoint:
     def path(self) -> str:
         """Return the path of the checkpoint's directory, for messages and for programs that read it."""
         return f"{self.storage.root}/{self.directory}"
-
-
-@dataclass(frozen=True)
-class Resume:
-    """How a round is told to resume: its number, its job, and `resume` of the job's spec."""
-
-    round: int  # 0: no operator numbers the rounds, so the next free number is taken
-    job: str = ""
-    resume: str = "Auto"
-    skipped: tuple[tuple[int, int], ...] = ()  # samples to leave out: checkpoints made with them are not used
-    model: ModelConfig | None = None  # a checkpoint of another model is refused; None: the user's own model
-    optimizer: str = ""  # a checkpoint of another optimizer may be refused; "": the user's own optimizer
-
-    @classmethod
-    def from_environment(cls, model: ModelConfig | None = None, optimizer: str = "") -> Resume:
-        """Return the values that the agent has set in the environment of this rank."""
-        env = os.environ
-        return cls(
-            model=model,
-            optimizer=optimizer,
-            round=int(env.get(environment.ROUND) or 0),
-            job=env.get(environment.JOB_UID, ""),
-            resume=env.get(environment.RESUME) or "Auto",
-            skipped=tuple((first, end) for first, end in json.loads(env.get(environment.SKIPPED) or "[]")),
-        )
-
-    def check(self, manifest: Manifest, path: str) -> None:
-        """Raise ConfigError if the checkpoint at `path` was made with another model or an unfit optimizer."""
-        if self.model is not None:
-            models.check_same(manifest.model, self.model, f"checkpoint {path}")
-        # After adamw, the other optimizers start with a fresh momentum. After each other, they would load a momentum of
-        # the wrong kind.
-        if self.optimizer and manifest.optimizer not in ("", "adamw", self.optimizer):
-            raise ConfigError(
-                f"optimizer.name: {self.optimizer} can't continue from checkpoint {path}, which was made with "
-                f"{manifest.optimizer}: they keep different kinds of momentum; use {manifest.optimizer}"
-            )
-
-    def comes_late(self, manifest: Manifest) -> bool:
-        """Return True if this checkpoint was made with samples that are to be left out."""
-        cursor = manifest.data
-        consumed = int(cursor.get("consumed", 0))
-        return bool(self.skipped) and Skips(cursor.get("skipped", [])).took(consumed, self.skipped)
 
 
 def agree(
@@ -123,7 +71,7 @@ def agree(
     if part.opened is not None and part.opened.directory == directory:
         return round, Checkpoint(part.opened, directory, part.opened.manifest, outcome["tier"])
     source = open_storage(root)
-    return round, Checkpoint(source, directory, lineage.read_manifest(source, directory), outcome["tier"])
+    return round, Checkpoint(source, directory, checkpoint_manifest.read_manifest(source, directory), outcome["tier"])
 
 
 class _Part:
@@ -140,10 +88,10 @@ class _Part:
             if "verify" in message:
                 asked = message["verify"]
                 share = [tuple(file) for file in asked["files"][self.rank :: self.world_size]]
-                lineage.verify(open_storage(asked["root"]), asked["directory"], share)
+                checkpoint_manifest.verify(open_storage(asked["root"]), asked["directory"], share)
             else:
                 self._open(**message["open"])
-        except lineage.Damaged as error:
+        except checkpoint_manifest.Damaged as error:
             self.store.set(f"resume/verdict/{turn}", json.dumps([self.rank, str(error)]))
             return
         if self.store.add(f"resume/verified/{turn}", 1) == self.world_size:
@@ -156,7 +104,7 @@ class _Part:
         mine = files[self.rank]
         if mine is not None:
             if self.memory is None:
-                raise lineage.Damaged(f"rank {self.rank} has no memory for checkpoints")
+                raise checkpoint_manifest.Damaged(f"rank {self.rank} has no memory for checkpoints")
             self.opened = self.memory.open(step, round, *mine)
 
 
@@ -175,7 +123,7 @@ class _Turns:
         files = [[file.name, file.size, file.sha256] for file in manifest.files]
         finding = self._verdict({"verify": {"root": source.root, "directory": directory, "files": files}})
         if finding:
-            raise lineage.Damaged(finding[1])
+            raise checkpoint_manifest.Damaged(finding[1])
 
     def held(self, directory: str, *, whole: bool) -> str:
         """Let ranks open their parts in memory, and return the tier of these parts, "peer" or "ram".
@@ -211,34 +159,15 @@ def _lead(storage: Storage, turns: _Turns, asked: Resume, say: Say) -> dict[str,
         resume = None
         if chosen is not None:
             resume = chosen[1] if chosen[0] == storage.root else "/".join(chosen[:2])
-        _begin(storage, Lineage(round=round, resume=resume, job=asked.job), say)
+        begin_when_writable(storage, Lineage(round=round, resume=resume, job=asked.job), say)
         root, directory, tier = chosen or (None, None, "")
         outcome = {"round": round, "root": root, "directory": directory, "tier": tier}
     except TrainmasterError as error:
         outcome = {"error": type(error).__name__, "message": str(error)}
-    except (lineage.Damaged, OSError) as error:
+    except (checkpoint_manifest.Damaged, OSError) as error:
         outcome = {"error": "ConfigError", "message": f"checkpoint folder {storage.root} can't be used: {error}"}
     turns.publish({"outcome": outcome})
     return outcome
-
-
-def _begin(storage: Storage, taken: Lineage, say: Say) -> None:
-    """Take the storage for a round, and retry for PATIENCE_S seconds after errors that may pass. Raises OSError."""
-    until = time.monotonic() + PATIENCE_S
-    told = False
-    while True:
-        try:
-            return lineage.begin(storage, taken)
-        except OSError as error:
-            if error.errno not in _PASSING or time.monotonic() > until:
-                raise
-            if not told:
-                say(
-                    "StorageUnavailable",
-                    f"checkpoint folder {storage.root}: {error}; waiting until it can be written to",
-                )
-            told = True
-            time.sleep(_TRY_EVERY_S)
 
 
 def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say) -> tuple[str, str, str] | None:
@@ -261,9 +190,9 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
                 break
             # Its last uploader may have died between the last receipt and the manifest.
             incomplete = MANIFEST not in source.list(directory)
-            if incomplete and candidate == directory and lineage.commit(source, directory) is None:
+            if incomplete and candidate == directory and checkpoint_manifest.commit(source, directory) is None:
                 continue
-            manifest = lineage.read_manifest(source, directory)
+            manifest = checkpoint_manifest.read_manifest(source, directory)
             asked.check(manifest, f"{root}/{directory}")
             if asked.comes_late(manifest):
                 late.append(candidate)
@@ -273,7 +202,7 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
                 turns.held(directory, whole=False)
             chosen = root, directory, "storage"
             break
-        except (lineage.Damaged, OSError) as error:
+        except (checkpoint_manifest.Damaged, OSError) as error:
             if candidate == asked.resume:
                 raise ConfigError(f"checkpoint.resume: {candidate} can't be used: {error}") from None
             damaged.append(candidate)
@@ -322,7 +251,7 @@ def locate(path: str) -> tuple[str, str]:
     whole = open_storage(path)
     try:
         found = lineage.chain(lineage.read_lineages(whole), whole.list())
-    except lineage.Damaged as error:
+    except checkpoint_manifest.Damaged as error:
         raise ConfigError(f"{path} can't be used: {error}") from None
     for name in found:
         if MANIFEST in whole.list(name):

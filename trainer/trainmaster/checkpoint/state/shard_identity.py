@@ -14,7 +14,7 @@ from torch import nn
 
 from trainmaster.checkpoint.state import capture
 from trainmaster.checkpoint.state.island_names import common_name, island_of
-from trainmaster.checkpoint.state.save import local_pieces
+from trainmaster.checkpoint.state.save_shares import local_pieces
 
 
 def identify(

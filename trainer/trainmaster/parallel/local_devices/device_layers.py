@@ -17,6 +17,9 @@ from trainmaster.errors import ConfigError
 from trainmaster.parallel.model_plan import Plan, plan_of, replace_forward
 from trainmaster.parallel.stages.partition import costs, partition
 
+BALANCE = "Compute"
+"""How `tm.parallelize(…, devices=…)` balances the layers: by their operations, and not by their parameters."""
+
 
 def apply(model: nn.Module, devices: Sequence[torch.device], balance: str, time: int) -> list[range]:
     """Move consecutive blocks of `model` to each device; the stem goes to the first device, the tail to the last.

@@ -68,6 +68,6 @@ def over_devices(model: nn.Module, degrees: Mapping[str, int], devices: Sequence
         except (RuntimeError, AssertionError) as error:
             raise ConfigError(f"devices: there is no {device} here: {str(error).splitlines()[0]}") from None
     if degrees.get("pp", 1) > 1:
-        device_layers.apply(model, devices, "Compute", time)
+        device_layers.apply(model, devices, device_layers.BALANCE, time)
         return Devices(model, None)
     return Devices(model, Copies(model, devices))

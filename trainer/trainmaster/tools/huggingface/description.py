@@ -7,7 +7,7 @@ from typing import Any
 
 from trainmaster.errors import ConfigError
 from trainmaster.models.model_options import LlamaOptions
-from trainmaster.models.open_options import read
+from trainmaster.models.strict_options import read
 
 CONFIG = "config.json"
 ARCHITECTURE = "LlamaForCausalLM"

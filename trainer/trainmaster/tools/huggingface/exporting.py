@@ -9,16 +9,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files import checkpoint_manifest
 from trainmaster.checkpoint.files.storage import PosixStorage, Storage, open_storage
-from trainmaster.checkpoint.state import capture
-from trainmaster.checkpoint.state.file_layout import file_header
-from trainmaster.checkpoint.state.load import load_tensors
+from trainmaster.checkpoint.state.file_layout import DTYPES, file_header
+from trainmaster.checkpoint.state.load_tensors import load_tensors
 from trainmaster.checkpoint.state.resume import locate
 from trainmaster.contract.wire.checkpoint_format import Manifest
 from trainmaster.errors import ConfigError
 from trainmaster.models.model_options import LlamaOptions
-from trainmaster.models.open_options import read
+from trainmaster.models.strict_options import read
 from trainmaster.tools.huggingface import description, tensors
 from trainmaster.tools.huggingface.folder import check_empty, filled
 from trainmaster.tools.huggingface.tensors import Weight
@@ -39,17 +38,17 @@ def export(checkpoint: Path, out: Path, file_bytes: int) -> str:
     root, directory = locate(str(checkpoint))
     storage = open_storage(root)
     try:
-        manifest = lineage.read_manifest(storage, directory)
+        manifest = checkpoint_manifest.read_manifest(storage, directory)
         options = _options(manifest, f"{root}/{directory}")
         wanted = tensors.weights(options)
         _check_whole(manifest, wanted)
-        lineage.verify(storage, directory, [(file.name, file.size, file.sha256) for file in manifest.files])
-    except lineage.Damaged as damage:
+        checkpoint_manifest.verify(storage, directory, [(file.name, file.size, file.sha256) for file in manifest.files])
+    except checkpoint_manifest.Damaged as damage:
         raise ConfigError(f"{checkpoint} can't be exported: {damage}") from None
     with filled(out):
         files = _Files(storage, directory, manifest)
         names = files.write(out, wanted, file_bytes)
-        dtype = str(capture.DTYPES[manifest.tensors[wanted[0].ours].dtype]).removeprefix("torch.")
+        dtype = str(DTYPES[manifest.tensors[wanted[0].ours].dtype]).removeprefix("torch.")
         text = json.dumps(description.described(options, dtype), indent=2)
         # The last one: without it nothing is loaded.
         PosixStorage(out).write(description.CONFIG, [text.encode() + b"\n"])
@@ -77,11 +76,11 @@ def _check_whole(manifest: Manifest, wanted: Sequence[Weight]) -> None:
     for weight in wanted:
         found = manifest.tensors.get(weight.ours)
         if found is None:
-            raise lineage.Damaged(f"it has no tensor {weight.ours}")
+            raise checkpoint_manifest.Damaged(f"it has no tensor {weight.ours}")
         if tuple(found.shape) != weight.shape:
-            raise lineage.Damaged(f"tensor {weight.ours} has shape {found.shape}, not {list(weight.shape)}")
+            raise checkpoint_manifest.Damaged(f"tensor {weight.ours} has shape {found.shape}, not {list(weight.shape)}")
         if sum(torch.Size(chunk.shape).numel() for chunk in found.chunks) != torch.Size(found.shape).numel():
-            raise lineage.Damaged(f"tensor {weight.ours} has parts that no file holds")
+            raise checkpoint_manifest.Damaged(f"tensor {weight.ours} has parts that no file holds")
 
 
 class _Files:
@@ -130,4 +129,4 @@ class _Files:
         return content
 
     def _dtype(self, weight: Weight) -> torch.dtype:
-        return capture.DTYPES[self.manifest.tensors[weight.ours].dtype]
+        return DTYPES[self.manifest.tensors[weight.ours].dtype]

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trainmaster import models
-from trainmaster.checkpoint.files import lineage, upload
+from trainmaster.checkpoint.files import checkpoint_manifest, lineage, upload
 from trainmaster.checkpoint.files.storage import PosixStorage
 from trainmaster.checkpoint.state.file_layout import header
 from trainmaster.contract.config import ModelConfig
@@ -24,7 +24,6 @@ from trainmaster.tools.huggingface.exporting import INDEX, SINGLE
 from trainmaster.tools.huggingface.folder import check_empty, filled
 from trainmaster.tools.huggingface.tensors import Weight
 
-DTYPES = ("F32", "F16", "BF16", "F64")
 STEP, ROUND = 0, 1
 
 
@@ -82,9 +81,10 @@ class _Files:
                     f"{self.folder}: tensor {name} has shape {part.get_shape()}, but by config.json it would be "
                     f"{list(weight.shape)}"
                 )
-            if part.get_dtype() not in DTYPES:
+            if part.get_dtype() not in tensors.IMPORTED_DTYPES:
                 raise ConfigError(
-                    f"{self.folder}: tensor {name} is of {part.get_dtype()}; {', '.join(DTYPES)} can be imported"
+                    f"{self.folder}: tensor {name} is of {part.get_dtype()}; "
+                    f"{', '.join(tensors.IMPORTED_DTYPES)} can be imported"
                 )
         known = {weight.theirs for weight in wanted}
         for name in self._of:
@@ -140,5 +140,5 @@ def _write(storage: PosixStorage, wanted: list[Weight], files: _Files, common: d
     receipt = Receipt(STEP, ROUND, 0, 1, file, index, values, common)
     storage.create_exclusive(f"{directory}/{receipt_name(0)}", encode(receipt))
     lineage.begin(storage, Lineage(ROUND, None))
-    lineage.commit(storage, directory)
+    checkpoint_manifest.commit(storage, directory)
     return directory

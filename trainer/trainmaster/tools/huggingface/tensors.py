@@ -27,6 +27,9 @@ _OF_BLOCK = {
 }
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
+IMPORTED_DTYPES = ("F32", "F16", "BF16", "F64")
+"""Types of tensors that an import reads, by their names in the safetensors format."""
+
 
 @dataclass(frozen=True)
 class Weight:

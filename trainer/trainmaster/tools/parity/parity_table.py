@@ -19,6 +19,7 @@ from trainmaster.tools.parity.example import STEPS, example
 from trainmaster.tools.parity.row_training import Outcome, merged, train
 from trainmaster.tools.parity.row_world import run
 from trainmaster.tools.parity.rows import (
+    LOSS_TOLERANCE,
     MUON_UPDATE_TOLERANCE,
     ROWS,
     UPDATE_TOLERANCE,
@@ -27,7 +28,6 @@ from trainmaster.tools.parity.rows import (
     select,
 )
 
-LOSS_TOLERANCE = 1e-6  # of fp32, relative
 CONVERGES = 0.95  # of how far the exact run's loss falls, for rows that aren't exact
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from trainmaster import data, models, parallel
-from trainmaster.checkpoint.state.save import local_pieces
+from trainmaster.checkpoint.state.save_shares import local_pieces
 from trainmaster.contract.config import OptimizerConfig, TrainingConfig
 from trainmaster.models.layers import AuxiliaryLoss
 from trainmaster.models.moe import MoE

@@ -10,6 +10,9 @@ from typing import Any
 
 from trainmaster.contract.config import AXES, ParallelismConfig
 
+LOSS_TOLERANCE = 1e-6
+"""Relative tolerance of the loss of exact rows, which compute in fp32."""
+
 LOSSY = {"bf16": 2e-3, "fp16": 2e-4, "fp8": 1e-2}
 """Relative tolerances of the loss, by precision."""
 

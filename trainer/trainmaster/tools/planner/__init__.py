@@ -5,7 +5,7 @@ layouts         which are legal: what the loop itself would not refuse; without 
 inventory       the parameters of a model, and how they split; without torch
 survey          the inventory and operations of a model, found out on tensors without memory
 trace           what one block keeps and sends, in the same way
-rank_stages     what the stages of a rank have, whatever the size of the micro-batch
+rank_work       what the stages of a rank have, whatever the size of the micro-batch
 memory_estimate the memory of a rank, by kind
 communication   the bytes that a rank sends, by axis
 schedules       what a pipeline loses, and how many micro-batches it holds

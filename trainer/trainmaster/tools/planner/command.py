@@ -23,11 +23,8 @@ from trainmaster.tools.planner.estimate import Estimate, best_first
 from trainmaster.tools.planner.layouts import Layout, legal
 from trainmaster.tools.planner.machine import Machine, assumed, shared
 from trainmaster.tools.planner.measure import Measurer, measurer
-from trainmaster.tools.planner.rank_stages import stages
+from trainmaster.tools.planner.rank_work import stages
 from trainmaster.tools.planner.survey import Survey
-
-TOO_SLOW_S = 3600.0
-"""A step that takes longer than this on this machine's CPU means that the job is for other machines."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -143,11 +140,7 @@ def _end(estimates: Sequence[Estimate], shown: int, survey: Survey, config: Trai
     if not best.fits:
         sys.stdout.write(f"None fits: {layout_table.ways_out(config)} would help.\n")
         return
-    if not machine.queues and best.seconds > TOO_SLOW_S:
-        sys.stdout.write(
-            "On the CPU of this machine a step would take more than an hour. These times don't show which layout is "
-            "the\nfastest on GPUs: describe a GPU by --tflops and --bandwidth.\n"
-        )
+    sys.stdout.write(layout_table.slow_step_note(best, machine))
     sys.stdout.write(
         f"The best one, for spec.training:\n  parallelism: {_flow(best.layout.fields)}\n"
         f"  batch: {{global: {best.layout.config.batch.global_}, micro: {best.layout.micro_batches[0]}}}\n"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trainmaster.tools.planner import communication, memory_estimate, rank_stages, schedules
+from trainmaster.tools.planner import communication, memory_estimate, rank_work, schedules
 from trainmaster.tools.planner.layouts import Layout, micro_batches_to_compare, smaller_micro_batches
 from trainmaster.tools.planner.machine import Machine
 from trainmaster.tools.planner.memory_estimate import Memory
-from trainmaster.tools.planner.rank_stages import RankStages
+from trainmaster.tools.planner.rank_work import RankStages
 from trainmaster.tools.planner.survey import Survey
 
 CALLS_OF_OPTIMIZER = 15
@@ -48,7 +48,7 @@ def with_fastest_micro_batch(layout: Layout, survey: Survey, machine: Machine) -
     Of equally fast sizes the largest is used, because the estimate does not know that kernels are slower on small
     parts.
     """
-    ranks = rank_stages.of_ranks(layout, survey)
+    ranks = rank_work.of_ranks(layout, survey)
     found = [_of_ranks(ranks, candidate, survey, machine) for candidate in micro_batches_to_compare(layout)]
     return min(found, key=lambda e: _rank(e)[:2])
 
@@ -60,7 +60,7 @@ def _rank(found: Estimate) -> tuple[bool, float, int]:
 
 def with_largest_micro_batch(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
     """Return the estimate with the largest micro-batch that fits, or with the smallest if none does."""
-    ranks = rank_stages.of_ranks(layout, survey)
+    ranks = rank_work.of_ranks(layout, survey)
     for candidate in smaller_micro_batches(layout):
         found = _of_ranks(ranks, candidate, survey, machine)
         if found.fits:
@@ -69,7 +69,7 @@ def with_largest_micro_batch(layout: Layout, survey: Survey, machine: Machine) -
 
 
 def estimate(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
-    return _of_ranks(rank_stages.of_ranks(layout, survey), layout, survey, machine)
+    return _of_ranks(rank_work.of_ranks(layout, survey), layout, survey, machine)
 
 
 def _of_ranks(ranks: Sequence[RankStages], layout: Layout, survey: Survey, machine: Machine) -> Estimate:

@@ -18,6 +18,9 @@ MICRO = 8  # and of the first column of numbers
 COLUMNS = " ".join(f"{name:>6}" for name in ("param", "grad", "optim", "activ", "buffer", "peak", "sent", "bubble"))
 COLUMNS += f" {'step':>8}"
 
+TOO_SLOW_S = 3600.0
+"""A step that takes longer than this on this machine's CPU means that the job is for other machines."""
+
 
 def heading(name: str, size: int, ranks: int, machine: Machine) -> str:
     limit = f", {amount(machine.memory)} each" if machine.memory is not None else ""
@@ -81,6 +84,16 @@ def ways_out(config: TrainingConfig) -> str:
     ways += ["recompute Full"] if config.recompute == "None" else []
     ways += ["precision bf16"] if config.precision == "fp32" else []
     return f"{', '.join(ways[:-1])} or {ways[-1]}"
+
+
+def slow_step_note(best: Estimate, machine: Machine) -> str:
+    """Say that the times don't apply to GPUs, if the best layout's step would take too long on this machine's CPU."""
+    if machine.queues or best.seconds <= TOO_SLOW_S:
+        return ""
+    return (
+        "On the CPU of this machine a step would take more than an hour. These times don't show which layout is "
+        "the\nfastest on GPUs: describe a GPU by --tflops and --bandwidth.\n"
+    )
 
 
 def comparison(estimates: Sequence[Estimate], seconds: Iterable[float]) -> Iterator[str]:

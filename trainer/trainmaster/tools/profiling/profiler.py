@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import statistics
 import time
 import zlib
 from collections.abc import Iterator
@@ -28,13 +27,12 @@ from trainmaster.contract.wire import environment, profile_request
 from trainmaster.contract.wire.progress_record import Phase
 from trainmaster.rank.reporter import Reporter
 from trainmaster.tools.profiling import profile_page
-from trainmaster.tools.profiling.time_split import Span, Split, bars, split, top
+from trainmaster.tools.profiling.profile_page import bars, top
+from trainmaster.tools.profiling.time_split import Span, Split, in_words, split
 from trainmaster.train.process_group import World
 
 _STEP = "trainmaster step "
 _SENDS = ("gloo:", "nccl:", "ucc:", "mpi:", "c10d::")
-_SHOWN = 32
-"""Number of ranks that have a timeline in the page: the slowest ones."""
 
 _AHEAD = 2
 """Steps from the one in whose last all-reduce rank 0 says that it was asked, to the first that is recorded: numbers of
@@ -122,7 +120,7 @@ class Profiler:
         found = summary(list(recorded.events()))
         splits = [Split(**values) for values in self._gather("split", dataclasses.asdict(found[0]))]
         order = sorted(range(len(splits)), key=lambda rank: -splits[rank].own)
-        timelines = self._gather("timeline", found[1], order[:_SHOWN])
+        timelines = self._gather("timeline", found[1], order[: profile_page.TIMELINES])
         if self._world.rank == 0:
             self._tell(folder, last, splits, order, timelines, time.monotonic() - began)
         self._reporter.phase(Phase(before))
@@ -156,18 +154,6 @@ class Profiler:
             (folder / "index.html").write_text(text, encoding="utf-8")
             where = f"; {folder / 'index.html'}"
         print(f"profile of steps {self._first} to {last}: {in_words(splits)}{where} ({seconds:.1f} s)", flush=True)
-
-
-def in_words(splits: list[Split]) -> str:
-    """Return one sentence about all ranks."""
-    wall = sum(s.wall for s in splits)
-    shares = {name: sum(getattr(s, name) for s in splits) / wall for name in ("compute", "communication", "other")}
-    told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-    if len(splits) == 1:
-        return told
-    slowest = max(range(len(splits)), key=lambda rank: splits[rank].own)
-    ratio = splits[slowest].own / statistics.median(s.own for s in splits)
-    return f"{told}; the others wait for rank {slowest}, whose own work takes {ratio:.2f} times the median"
 
 
 def summary(events: list[FunctionEvent]) -> tuple[Split, dict[str, Any]]:

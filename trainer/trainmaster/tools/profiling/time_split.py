@@ -5,14 +5,9 @@ It imports no torch. Times are microseconds of one rank's clock.
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-MOST_BARS = 1200
-"""Largest number of bars in a lane. A screen has no more columns."""
-_TOP = 12
 
 
 @dataclass(frozen=True)
@@ -87,31 +82,13 @@ def split(steps: int, window: Stretch, compute: Sequence[Span], communication: S
     return Split(steps, wall, computed, hidden, sent - hidden, wall - computed - sent + hidden)
 
 
-def bars(spans: Sequence[Span], window: Stretch, origin: float) -> list[tuple[int, int, str]]:
-    """Return (start from `origin`, length, name) of the bars in a lane of a timeline.
-
-    Spans that overlap are one bar, named after the longest. If there are more spans than columns of the screen, those
-    that begin in the same column are one bar, too.
-    """
-    inside = sorted((s for s in spans if s.end > window[0] and s.start < window[1]), key=lambda span: span.start)
-    column = (window[1] - window[0]) / MOST_BARS if len(inside) > MOST_BARS else 0.0
-    lane: list[tuple[float, float, float, str]] = []  # start, end, the longest span's length and name
-    for span in inside:
-        length = span.end - span.start
-        if lane and (span.start < lane[-1][1] or span.start - lane[-1][0] < column):
-            start, end, longest, name = lane[-1]
-            lane[-1] = start, max(end, span.end), max(longest, length), span.name if length > longest else name
-        else:
-            lane.append((span.start, span.end, length, span.name))
-    return [(round(start - origin), max(1, round(end - start)), name) for start, end, _, name in lane]
-
-
-def top(spans: Sequence[Span]) -> list[tuple[str, int, float]]:
-    """Return (name, count, microseconds without what it calls) of the operators that took longest."""
-    counts: dict[str, int] = defaultdict(int)
-    times: dict[str, float] = defaultdict(float)
-    for span in spans:
-        counts[span.name] += 1
-        times[span.name] += span.own
-    names = heapq.nlargest(_TOP, times, key=lambda name: times[name])
-    return [(name, counts[name], times[name]) for name in names]
+def in_words(splits: list[Split]) -> str:
+    """Return one sentence about all ranks."""
+    wall = sum(s.wall for s in splits)
+    shares = {name: sum(getattr(s, name) for s in splits) / wall for name in ("compute", "communication", "other")}
+    told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    if len(splits) == 1:
+        return told
+    slowest = max(range(len(splits)), key=lambda rank: splits[rank].own)
+    ratio = splits[slowest].own / statistics.median(s.own for s in splits)
+    return f"{told}; the others wait for rank {slowest}, whose own work takes {ratio:.2f} times the median"

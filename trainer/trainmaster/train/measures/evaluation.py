@@ -25,11 +25,7 @@ class Evaluation:
         self.tokens = self.source.valid_tokens(0, self.samples)
         of = f"{self.samples} of {self.source.fingerprint}"
         self.scores = Scores(of, evaluation.stop, keep_best=config.checkpoint.keepBest)
-        self._every, self._last, self._rows = evaluation.every, config.steps, rows
-
-    def due(self, step: int) -> bool:
-        """Return True if the state after `step` is to be evaluated, and has not been."""
-        return step > self.scores.step and (step % self._every == 0 or step == self._last)
+        self._rows = rows
 
     def loss(self, parallel: Parallel, device: torch.device, beat: Callable[[], None]) -> float:
         """Return the mean loss over all tokens, with the same bits on all ranks. `beat` is called after each part."""

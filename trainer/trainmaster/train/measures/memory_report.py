@@ -7,14 +7,14 @@ import re
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trainmaster.host import rank_memory
-from trainmaster.parallel.redistribute import local
+from trainmaster.parallel.local_shard import local
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 NAMED = 4  # parts of a model that a report names, those with most first
@@ -37,6 +37,11 @@ class Activations:
         self._within: list[str] = []
         self._parameters: set[int] = set()
         self._known: weakref.WeakValueDictionary[int, _Kept] = weakref.WeakValueDictionary()
+
+    def counted_once(self, *, is_first: bool) -> AbstractContextManager[None]:
+        """Return the context for a step of a round: `counted` for the first one alone, because all others keep the
+        same."""
+        return self.counted() if is_first else nullcontext()
 
     @contextmanager
     def counted(self) -> Iterator[None]:

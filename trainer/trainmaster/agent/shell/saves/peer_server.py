@@ -15,7 +15,7 @@ import socket
 import threading
 
 from trainmaster.checkpoint.files.memory_tier import RamFolder
-from trainmaster.checkpoint.files.peer_client import (
+from trainmaster.checkpoint.files.peer_connection import (
     IMPORTS,
     NONCE_BYTES,
     PROOF,
@@ -23,12 +23,12 @@ from trainmaster.checkpoint.files.peer_client import (
     RECEIPT_LIMIT,
     Link,
     Refused,
-    keep_whole,
     parse_path,
     path_of,
     proof,
     same_proof,
 )
+from trainmaster.checkpoint.files.received_copies import keep_whole
 from trainmaster.contract.wire.messages import StoreAddress
 
 _CONNECTIONS = 16  # at a time

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from trainmaster.checkpoint.files.memory_tier import RamFolder
-from trainmaster.checkpoint.files.peer_client import Peer, Refused
+from trainmaster.checkpoint.files.peer_client import Peer
+from trainmaster.checkpoint.files.peer_connection import Refused
 from trainmaster.contract.wire.messages import StoreAddress
 
 _NICENESS = 5  # of this thread: ranks come first

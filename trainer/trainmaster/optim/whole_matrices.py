@@ -1,6 +1,6 @@
-"""Tensors that are divided among ranks: this rank's part of them, and work on whole tensors.
+"""Work on whole matrices of which each rank has a part.
 
-For work on whole tensors, each whole is put together on one rank, so that ranks share the work.
+Each whole is put together on one rank, the next one on the next rank, so that ranks share the work.
 """
 
 from __future__ import annotations
@@ -17,12 +17,6 @@ from torch.distributed.tensor import DTensor
 from trainmaster.parallel.collectives import Group, exchange_rows
 
 T = TypeVar("T")
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor, in the same memory and outside of autograd."""
-    with torch.no_grad():
-        return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 @dataclass(frozen=True)

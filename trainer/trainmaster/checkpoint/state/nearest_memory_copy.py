@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.checkpoint.files.lineage import Damaged
+from trainmaster.checkpoint.files.checkpoint_manifest import Damaged
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum
 from trainmaster.checkpoint.files.upload import index, read_header
 from trainmaster.checkpoint.state.shard_identity import of_any_island

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -26,9 +25,8 @@ from torch.futures import Future
 
 from trainmaster.checkpoint.files.storage import Storage
 from trainmaster.checkpoint.state import capture
-from trainmaster.checkpoint.state import tagged_values as tagged
-from trainmaster.checkpoint.state.island_names import as_wanted
-from trainmaster.checkpoint.state.load_sources import RamFile
+from trainmaster.checkpoint.state.file_layout import DTYPES
+from trainmaster.checkpoint.state.nearest_memory_copy import RamFile
 from trainmaster.contract.wire.checkpoint_format import Chunk, Manifest, TensorIndex
 from trainmaster.errors import ConfigError
 
@@ -55,7 +53,7 @@ class ManifestReader(StorageReader):  # type: ignore[misc]
             for chunk in tensor.chunks:
                 chunks.append(ChunkStorageMetadata(torch.Size(chunk.offset), torch.Size(chunk.shape)))
                 where[MetadataIndex(name, chunk.offset)] = chunk
-            properties = TensorProperties(dtype=capture.DTYPES[tensor.dtype])
+            properties = TensorProperties(dtype=DTYPES[tensor.dtype])
             described[name] = TensorStorageMetadata(properties, torch.Size(tensor.shape), chunks)
         return Metadata(described, storage_data=where)
 
@@ -76,7 +74,7 @@ class ManifestReader(StorageReader):  # type: ignore[misc]
         OSError if a file cannot be read or is too short."""
         wanted = []
         for item in plan.items:
-            dtype = capture.DTYPES[self.tensors[item.storage_index.fqn].dtype]
+            dtype = DTYPES[self.tensors[item.storage_index.fqn].dtype]
             wanted.append((self.where[item.storage_index], dtype, partial(_fill, planner, item)))
         read_chunks(self.storage, self.directory, wanted)
         done: Future[None] = Future()
@@ -138,67 +136,13 @@ def load_tensors(storage: Source, directory: str, manifest: Manifest, targets: c
         if found is None:
             others[name] = tensor
         else:
-            alike.append((found[0], capture.DTYPES[manifest.tensors[name].dtype], found[1].copy_))
+            alike.append((found[0], DTYPES[manifest.tensors[name].dtype], found[1].copy_))
     read_chunks(storage, directory, alike)
     if others:
         reader = ManifestReader(storage, directory, {name: manifest.tensors[name] for name in others})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of no_dist, which is what we want
             dcp_load(others, storage_reader=reader, planner=DefaultLoadPlanner(), no_dist=True)
-
-
-def restore(objects: Mapping[str, Any], storage: Source, directory: str, manifest: Manifest, rank: int) -> None:
-    """Set the state of named objects, as `capture.capture` returned it, to the state in the checkpoint.
-
-    Objects that are kept per rank get the state of the same rank; a rank that the saving world did not have gets the
-    state of rank 0. Raises ConfigError if the checkpoint does not fit the objects.
-    """
-    manifest = as_wanted(manifest, objects)
-    names = capture.parameter_names(objects)
-    targets: capture.Tensors = {}
-    extra: dict[str, dict[str, Any]] = {}
-    for name, thing in objects.items():
-        if isinstance(thing, nn.Module):
-            present = capture.Snapshot()
-            capture.capture_module(present, name, thing)
-            targets.update(present.tensors)
-            extra[name] = {k.removeprefix(f"{name}."): k for k in present.values}
-        elif capture.is_optimizer(thing):
-            targets.update(capture.optimizer_targets(thing, name, names, manifest))
-        elif capture.is_sharded(thing):
-            saved = {
-                k.removeprefix(f"{name}."): v.shape for k, v in manifest.tensors.items() if k.startswith(f"{name}.")
-            }
-            targets.update({f"{name}.{key}": tensor for key, tensor in thing.checkpoint_targets(saved).items()})
-    others = [name for name, thing in objects.items() if capture.is_other(thing)]
-    packed = {name: _packed(name, manifest, rank) for name in others}
-    loose = {path: _empty(manifest, path) for value in packed.values() for path in tagged.tensor_paths(value)}
-    load_tensors(storage, directory, manifest, {**targets, **loose})
-    for name, thing in objects.items():
-        if isinstance(thing, nn.Module):
-            values = {
-                k: tagged.unpack(manifest.values[v], loose) for k, v in extra[name].items() if v in manifest.values
-            }
-            if values:
-                capture.unwrap(thing).load_state_dict(values, strict=False)
-        elif capture.is_optimizer(thing):
-            capture.restore_groups(thing, name, names, manifest)
-        elif capture.is_sharded(thing):
-            thing.checkpoint_loaded(manifest.step)
-        else:
-            thing.load_state_dict(tagged.unpack(packed[name], loose))
-
-
-def _packed(name: str, manifest: Manifest, rank: int) -> Any:
-    for path in (name, f"rank.{rank}.{name}", f"rank.0.{name}"):
-        if path in manifest.values:
-            return manifest.values[path]
-    raise ConfigError(f"checkpoint of step {manifest.step} has no state of {name!r}, which is registered now")
-
-
-def _empty(manifest: Manifest, path: str) -> torch.Tensor:
-    saved = manifest.tensors[path]
-    return torch.empty(saved.shape, dtype=capture.DTYPES[saved.dtype])
 
 
 def _same_chunk(saved: TensorIndex, tensor: torch.Tensor) -> tuple[Chunk, torch.Tensor] | None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from trainmaster.checkpoint.state import capture, shard_identity
 from trainmaster.checkpoint.state.file_layout import Layout, Piece, lay_out
-from trainmaster.checkpoint.state.save import local_pieces
+from trainmaster.checkpoint.state.save_shares import local_pieces
 
 
 class LocalState:

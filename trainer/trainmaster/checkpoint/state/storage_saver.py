@@ -1,4 +1,4 @@
-"""Saving without collectives: each rank knows which chunks it owns, and writes them into one file in memory.
+"""Saves of a rank to storage, without collectives: it writes the pieces of its share into one file in memory.
 
 A thread copies them into a memory file in the safetensors format, during the forward and backward pass of the next
 step: parameters and optimizer state do not change before the optimizer runs, and it waits for the copy
@@ -7,65 +7,24 @@ step: parameters and optimizer state do not change before the optimizer runs, an
 
 from __future__ import annotations
 
-import math
 import os
 import queue
 import sys
 import threading
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate
 
 from trainmaster.checkpoint.files.upload import upload
-from trainmaster.checkpoint.state.capture import Snapshot, blocks
-from trainmaster.checkpoint.state.file_layout import Piece, header, lay_out
-from trainmaster.checkpoint.state.island_names import island_of
+from trainmaster.checkpoint.state.capture import Snapshot
+from trainmaster.checkpoint.state.file_layout import header, lay_out
+from trainmaster.checkpoint.state.save_shares import Place, owned
 from trainmaster.contract.wire.checkpoint_format import directory_name, shard_name
-from trainmaster.errors import ConfigError
 
-REPLICAS = "dpReplicate"
-"""The axis of a mesh whose ranks all have the same state."""
 MAX_UNDER_WAY = 2
 """Saves whose files may wait in host memory at once; a further save waits for the oldest."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """The place of a rank among the ranks that have the same tensors.
-
-    holders: the ranks with the same plain tensors, which are those of one stage of a pipeline. replica: (index, count)
-    of replicas that are not an axis of a DTensor's mesh. island: the index of the island; island 0 saves what all
-    islands share.
-    """
-
-    rank: int
-    holders: range
-    replica: tuple[int, int] = (0, 1)
-    island: int = 0
-
-
-def owned(snapshot: Snapshot, place: Place) -> list[Piece]:
-    """Return the pieces that this rank saves. Over all ranks, the pieces cover each tensor exactly once.
-
-    One replica of a DTensor saves it, chosen by the tensor's name. Plain tensors are taken to be equal on all their
-    holders.
-    """
-    rank, holders = place.rank, place.holders
-    pieces = []
-    for name, tensor in snapshot.tensors.items():
-        if place.island and not island_of(name):
-            continue
-        choice = zlib.crc32(name.encode())
-        if isinstance(tensor, DTensor):
-            if _is_spokesman(tensor, choice, place.replica):
-                pieces += local_pieces(name, tensor)
-        elif name.startswith("rank.") or rank == holders[0 if name in snapshot.buffers else choice % len(holders)]:
-            pieces.append(Piece(name, [0] * tensor.dim(), list(tensor.shape), tensor))
-    return pieces
 
 
 class _Copy:
@@ -209,40 +168,6 @@ class Saver:
         print(f"trainmaster: {error}", file=sys.stderr)
         if self._on_result is not None:
             self._on_result({"step": step, "round": self.round, "rank": self.rank, "committed": False, "error": error})
-
-
-def _is_spokesman(tensor: DTensor, choice: int, replica: tuple[int, int]) -> bool:
-    if REPLICAS not in (tensor.device_mesh.mesh_dim_names or ()):
-        which, count = replica
-        if which != choice % count:
-            return False
-        choice //= count
-    coordinate = tensor.device_mesh.get_coordinate()
-    if coordinate is None:
-        return False
-    for axis, placement in enumerate(tensor.placements):
-        if placement.is_partial():
-            raise ConfigError("a tensor with pending partial sums can't be saved")
-        if isinstance(placement, Replicate):
-            size = tensor.device_mesh.size(axis)
-            if coordinate[axis] != choice % size:
-                return False
-            choice //= size
-    return True
-
-
-def local_pieces(name: str, tensor: torch.Tensor) -> list[Piece]:
-    """Return this rank's part of a tensor as one piece, or [] if it has none. Raises ConfigError if it is not one
-    block."""
-    if not isinstance(tensor, DTensor):
-        return [Piece(name, [0] * tensor.dim(), list(tensor.shape), tensor)]
-    local = tensor.to_local()
-    chunks = [chunk for chunk in blocks(tensor) if math.prod(chunk.sizes) or not chunk.sizes]
-    if not chunks:
-        return []
-    if len(chunks) != 1 or list(chunks[0].sizes) != list(local.shape):
-        raise ConfigError(f"tensor {name}: its shard isn't one block of the whole, which checkpoints can't keep yet")
-    return [Piece(name, list(chunks[0].offsets), list(tensor.shape), local)]
 
 
 def _own_values(values: dict[str, Any], rank: int) -> dict[str, Any]:

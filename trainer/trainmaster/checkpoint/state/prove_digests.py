@@ -26,7 +26,7 @@ from torch import nn
 import trainmaster
 from trainmaster.checkpoint.state import capture
 from trainmaster.checkpoint.state import tagged_values as tagged
-from trainmaster.checkpoint.state.save import local_pieces
+from trainmaster.checkpoint.state.save_shares import local_pieces
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
 from trainmaster.rank.reporter import Reporter
