@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -126,6 +127,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 def pytest_unconfigure(config: pytest.Config) -> None:
     if GROUPS in config.stash:
         config.stash[GROUPS].cleanup()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import all tests without the garbage collector, and let it leave alone for good what is there then: it would look
+    at torch and thousands of tests again and again, and find nothing."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
