@@ -1,4 +1,4 @@
-"""One zygote for all tests of a pytest process: torch is imported once, and what scripts import is learned once.
+"""One zygote for all tests of a run: torch is imported once, and what scripts import is learned once.
 
 `TRAINMASTER_ZYGOTE` names its socket to `trainmaster run` and to agents. A test that looks at a run's own zygote, or at
 everything below a run, leaves the variable out.
@@ -13,10 +13,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests import tied
+from tests.suite import keeper
 from trainmaster.agent.zygote.variables_that_must_match import load_environment
 from trainmaster_operator.local.inherited_variables import base_environment
 
@@ -30,12 +32,10 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in changed} | _AT_START
 
 
-@contextmanager
-def serving(path: Path, log_file: Path) -> Iterator[None]:
-    """A zygote that serves this machine's agents at the socket `path`. Raises RuntimeError if it was not there until
-    the end: agents would have started zygotes of their own, each of which imports torch."""
+def start(path: Path, log_file: Path) -> subprocess.Popen[bytes]:
+    """Start a zygote that serves this machine's agents at the socket `path`."""
     with open(log_file, "wb") as log:
-        zygote = tied.popen(
+        return tied.popen(
             [sys.executable, "-m", "trainmaster.agent.zygote.root", "--socket", str(path)],
             env=base_environment(environment()),
             stdin=subprocess.DEVNULL,
@@ -43,18 +43,34 @@ def serving(path: Path, log_file: Path) -> Iterator[None]:
             stderr=log,
             start_new_session=True,
         )
+
+
+@contextmanager
+def _serving(path: Path, log: Path) -> Iterator[None]:
+    zygote = start(path, log)
     try:
         yield
         if zygote.poll() is not None:
-            raise RuntimeError(f"the zygote ended too early: {log_file.read_text()[-300:]}")
+            _raise_too_early(log)
     finally:
         zygote.send_signal(signal.SIGTERM)
         zygote.wait(10)
 
 
+def _raise_too_early(log: Path) -> NoReturn:
+    raise RuntimeError(f"the zygote ended too early: {log.read_text()[-300:]}")
+
+
 @pytest.fixture(scope="session")
 def machine_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The socket of a zygote that serves this machine's agents."""
-    folder = tmp_path_factory.mktemp("zygote")
-    with serving(folder / "z.sock", folder / "log"):
-        yield folder / "z.sock"
+    """The socket of a zygote that serves this machine's agents, one for all workers of a run. Raises RuntimeError if it
+    was not there until the end: agents would have started zygotes of their own, each of which imports torch."""
+    if keeper.kept is None:
+        folder = tmp_path_factory.mktemp("zygote")
+        with _serving(folder / "z.sock", folder / "log"):
+            yield folder / "z.sock"
+        return
+    zygote = keeper.ask(keeper.kept, "zygote")
+    yield Path(zygote["path"])
+    if keeper.ask(keeper.kept, "zygote")["ended"]:
+        _raise_too_early(Path(zygote["log"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from trainmaster.rank import script_observer
 
 TRAINS = """
-import torch
+import torch, uncompiled
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -41,10 +42,13 @@ PROGRAM
 print("steps:", record.read().step, "loaded:", bool(record.read().flags & 8))
 """
 STEPPED_AT = 5000
+UNCOMPILED = Path(__file__).parents[1] / "e2e" / "scripts" / "uncompiled.py"
+"""Torch without its compiler, whose import would take most of the time."""
 
 
 def watched(folder: Path, program: str) -> str:
     """What a watched program that had stepped before, at STEPPED_AT, tells of its steps."""
+    shutil.copy(UNCOMPILED, folder)
     code = WATCHED.replace("PROGRAM", program)
     env = {**os.environ, "TRAINMASTER_FIRST_STEP_AT": str(STEPPED_AT)}
     done = subprocess.run(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import kubernetes_validate
 import yaml
 
+from tests import kubernetes_schemas
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.api.validation import job_validation
 from trainmaster_operator.cli.this_machine import trainer_checks
 
 KIND = "DistributedTrainingJob"
-KUBERNETES = "1.36"
 
 _TRAINING = {
     "model": {"name": "gpt", "options": {"layers": 8, "heads": 32, "width": 256, "context": 128}},
@@ -68,10 +67,8 @@ def problems_of_block(text: str) -> list[str]:
         if kind in (None, KIND):
             found += problems(complete(document))
             continue
-        try:
-            kubernetes_validate.validate(document, KUBERNETES, strict=True)
-        except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
-            found.append(f"{kind}: {error}")
+        if problem := kubernetes_schemas.problem(document):
+            found.append(f"{kind}: {problem}")
     return found
 
 

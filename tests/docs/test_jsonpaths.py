@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,8 +11,15 @@ import yaml
 
 from tests.docs.blocks import ROOT, pages
 
-_SCHEMA = yaml.safe_load((ROOT / "manifests/crd/distributedtrainingjobs.trainmaster.dev.yaml").read_text())
 _PATH = re.compile(r"\b(?:dtj|distributedtrainingjobs?)\b.*?jsonpath='?\{\.([\w.\[\]]+)\}")
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    """Return the schema of jobs. Each worker of the suite imports this file, and reading the schema takes a second."""
+    crd = yaml.safe_load((ROOT / "manifests/crd/distributedtrainingjobs.trainmaster.dev.yaml").read_text())
+    schema: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
 
 
 def asked(text: str) -> list[str]:
@@ -21,7 +29,7 @@ def asked(text: str) -> list[str]:
 
 def leads_somewhere(path: str) -> bool:
     """Return whether a path such as `status.goodput.ratio` names a field, as far as the schema lists fields."""
-    node: dict[str, Any] = _SCHEMA["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    node = _schema()
     for name in re.sub(r"\[\d+\]", ".0", path).split("."):
         found = node.get("items") if name == "0" else node.get("properties", {}).get(name)
         if found is None:  # Kubernetes has the schema of a pod's template; a status keeps what newer operators wrote

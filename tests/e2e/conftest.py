@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +14,8 @@ def warm(warm_runs: None) -> None:
 
 
 @pytest.fixture(scope="session")
-def calm(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> harness.Calm:
+def calm(common_folder: Path) -> harness.Calm:
     """Undisturbed runs, each made once for all tests, those of other pytest workers too."""
-    folder = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):
-        folder = folder.parent
-    folder /= "calm"
+    folder = common_folder / "calm"
     folder.mkdir(exist_ok=True)
     return partial(harness.run_calm, folder=folder)

@@ -56,11 +56,13 @@ def test_without_peers_the_same_loss_goes_back_to_storage(tmp_path: Path) -> Non
 
 
 def test_a_corrupt_copy_is_seen_and_storage_is_used_instead(calm: Calm, tmp_path: Path) -> None:
-    """A stopped rank holds the world in step 8, so the copy that is damaged is the one that is wanted: of step 6."""
-    undisturbed = calm(job(tmp_path, {"every": 6}, every=5))
+    """A stopped rank holds the world in step 8, so the copy that is damaged is the one that is wanted: of step 6.
+
+    Losses don't depend on what is saved, so the undisturbed run is the one of the test above."""
+    undisturbed = calm(job(tmp_path, {"every": 1}, ranks=3))
     assert undisturbed.exit_code == 0, undisturbed.output
     out = tmp_path / "stormy"
-    with watched(job(tmp_path, {"every": 6}, every=5), out, ["stop:rank=0,step=8"]) as (process, lines):
+    with watched(job(tmp_path, {"every": 6}, every=5, ranks=3), out, ["stop:rank=0,step=8"]) as (process, lines):
         for line in lines:
             if "stop, asked for" in line:
                 break
@@ -118,7 +120,7 @@ def memories(pid: int) -> dict[int, RamFolder]:
     while True:
         pods = {slot: RamFolder(env["TRAINMASTER_RAM_DIR"], 1 << 30) for slot, env in agents(pid).items()}
         copied = {rank for slot, f in pods.items() for step, _, rank in f.names() if (step, slot != rank) == (6, True)}
-        if copied == {0, 1, 2, 3}:
+        if copied == {0, 1, 2}:
             return pods
         time.sleep(0.05)
 

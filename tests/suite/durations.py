@@ -13,6 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class Durations:
     rest: Mapping[str, Rest] = field(default_factory=dict)
     fixtures: Mapping[str, float] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def files(self) -> frozenset[str]:
         """The files whose tests were measured."""
         return frozenset({*map(file_of, self.tests), *self.rest})

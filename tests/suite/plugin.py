@@ -10,8 +10,10 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from collections.abc import Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.suite import order
+from tests.suite import keeper, order
 from tests.suite.durations import BadDurations, Durations, load, save
 from tests.suite.kinds import FIXTURE, KINDS, file_of, kind_of
 from tests.suite.listing import Entry, matcher, parse
@@ -62,6 +64,8 @@ SUITE = pytest.StashKey[Suite]()
 COLLECTED = pytest.StashKey[Collected]()
 RESULTS = pytest.StashKey[Results]()
 GROUPS = pytest.StashKey["TemporaryDirectory[str]"]()
+KEPT = pytest.StashKey[ExitStack]()
+KEEPER = pytest.StashKey[Path]()
 
 
 def shard_of(text: str) -> tuple[int, int]:
@@ -95,6 +99,8 @@ def pytest_configure(config: pytest.Config) -> None:
     except BadDurations as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[SUITE] = Suite(known, parse(releases.read_text()) if releases.exists() else [])
+    path: str | None = getattr(config, "workerinput", {}).get(keeper.WORKER_INPUT)
+    keeper.kept = None if path is None else Path(path)
     config.pluginmanager.register(Stopwatch(), "suite-stopwatch")
     if not _is_worker(config):
         config.stash[RESULTS] = Results()
@@ -103,8 +109,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of pytest-xdist where to write the groups of the tests."""
+    """Tell a worker of pytest-xdist where to write the groups of the tests, and where the keeper answers."""
     config: pytest.Config = node.config
+    if KEPT not in config.stash:
+        config.stash[KEPT] = ExitStack()
+        folder = config.stash[KEPT].enter_context(TemporaryDirectory(prefix="kept-"))
+        config.stash[KEEPER] = config.stash[KEPT].enter_context(keeper.keeping(Path(folder)))
+    node.workerinput[keeper.WORKER_INPUT] = str(config.stash[KEEPER])
     if config.getoption("dist") in OUR_SCHEDULER:
         if GROUPS not in config.stash:
             config.stash[GROUPS] = TemporaryDirectory(prefix="groups-")
@@ -124,8 +135,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if KEPT in config.stash:
+        config.stash[KEPT].close()
     if GROUPS in config.stash:
         config.stash[GROUPS].cleanup()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import all tests without the garbage collector, and let it leave alone for good what is there then: it would look
+    at torch and thousands of tests again and again, and find nothing."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

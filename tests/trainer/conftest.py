@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import torch
@@ -31,25 +35,38 @@ def compiling_ranks(ranks: Ranks) -> Ranks:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, text: Path) -> Undisturbed:
+def undisturbed(ranks: Ranks, common_folder: Path, text: Path) -> Undisturbed:
     """undisturbed(world_size, **training): a job that has been trained from its first to its last step in one round.
-    It is trained once for all tests that compare theirs with it."""
-    trained: dict[str, Job] = {}
+    It is trained once for all tests that compare theirs with it, those of other workers too."""
 
     def train(world_size: int = 2, **training: Any) -> Job:
-        key = json.dumps([world_size, training], sort_keys=True)
-        if key not in trained:
-            job = Job(ranks, tmp_path_factory.mktemp("undisturbed"), text, **training)
-            outcome = job.round(1, world_size)
-            assert outcome.codes == [0] * world_size, outcome.output
-            trained[key] = job
-        return trained[key]
+        key = hashlib.sha256(json.dumps([world_size, training], sort_keys=True).encode()).hexdigest()[:16]
+        job = Job(ranks, common_folder / f"undisturbed-{key}", text, **training)
+        with _locked(common_folder / f"undisturbed-{key}.lock") as lock:
+            if not lock.read():
+                outcome = job.round(1, world_size)
+                assert outcome.codes == [0] * world_size, outcome.output
+                lock.write("trained")
+        return job
 
     return train
 
 
 @pytest.fixture(scope="session")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("text")
-    (folder / "a.txt").write_text("".join(f"the number {n} is followed by {n + 1}\n" for n in range(2000)))
+def text(common_folder: Path) -> Path:
+    folder = common_folder / "text"
+    folder.mkdir(exist_ok=True)
+    with _locked(common_folder / "text.lock") as lock:
+        if not lock.read():
+            (folder / "a.txt").write_text("".join(f"the number {n} is followed by {n + 1}\n" for n in range(2000)))
+            lock.write("written")
     return folder
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[TextIO]:
+    """A file that one worker at a time reads and writes."""
+    with open(path, "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        yield file

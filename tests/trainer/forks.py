@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from trainmaster.agent.zygote import collective_backends
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.host import hugepages, processes
@@ -50,6 +51,7 @@ COMPILER = (
 def _serve(channel: Channel) -> None:
     for name in ("trainmaster.train.loop", *PRELOADED):
         importlib.import_module(name)
+    collective_backends.register()  # as in the agent's zygote: it takes 10 ms of each rank's start
     _settle()
     others: list[int] = []
     while (received := channel.receive()) is not None:

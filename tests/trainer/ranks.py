@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import tied
+from tests.suite import keeper
 from trainmaster.contract.wire import ProgressRecord, environment
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.contract.wire.channel import Channel
@@ -40,19 +42,24 @@ class Outcome:
         return [m for messages in self.messages for m in messages if m["kind"] == kind]
 
 
+def start() -> tuple[subprocess.Popen[Any], Channel]:
+    """Start a process that imports the trainer, and that ranks are forked from. Return it with the channel to it."""
+    ours, theirs = Channel.pair()
+    path = os.pathsep.join(str(folder) for folder in (ROOT / "trainer", ROOT / "operator", ROOT))
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    fd = theirs.fileno()
+    command = [sys.executable, str(Path(__file__).with_name("forks.py")), str(fd)]
+    process = tied.popen(command, env=env, pass_fds=[fd], cwd=ROOT)
+    theirs.close()
+    return process, ours
+
+
 class Ranks:
     """Starts worlds of ranks, one after the other. One process imports torch once for all tests of a session."""
 
     def __init__(self) -> None:
-        ours, theirs = Channel.pair()
-        path = os.pathsep.join(str(folder) for folder in (ROOT / "trainer", ROOT / "operator", ROOT))
-        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        fd = theirs.fileno()
-        command = [sys.executable, str(Path(__file__).with_name("forks.py")), str(fd)]
-        self.process = tied.popen(command, env=env, pass_fds=[fd], cwd=ROOT)
-        theirs.close()
+        self.process, self.channel = start()
         self.pid = self.process.pid
-        self.channel = ours
         self.calls: Channel | None = None
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -145,6 +152,8 @@ class Ranks:
 
 
 class Twin(Ranks):
+    """Starts worlds of ranks from a fork of another one's process."""
+
     def __init__(self, channel: Channel, pid: int) -> None:
         self.channel, self.pid, self.calls = channel, pid, None
 
@@ -156,10 +165,17 @@ class Twin(Ranks):
 
 @cache
 def shared() -> Ranks:
-    """The one that all tests of this process use, closed when it ends."""
-    ranks = Ranks()
+    """The one that all tests of this process use, closed when it ends. All workers of a run have forks of one."""
+    ranks = Ranks() if keeper.kept is None else _forked(keeper.kept)
     atexit.register(ranks.close)
     return ranks
+
+
+def _forked(path: Path) -> Twin:
+    ours, theirs = Channel.pair()
+    pid = keeper.ask(path, "ranks", [theirs.fileno()])["pid"]
+    theirs.close()
+    return Twin(ours, pid)
 
 
 class _Reader(threading.Thread):

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +10,7 @@ import torch
 from torch import nn
 
 import trainmaster as tm
+from tests.trainer import plain_probe
 from tests.trainer.ranks import ROOT, Ranks, fault_socket
 from trainmaster.checkpoint.state.checkpoint_session import Session
 from trainmaster.contract.wire import environment
@@ -99,15 +97,13 @@ print(f"finished {run.step}")
 
 
 @pytest.mark.processes
-def test_under_plain_python_it_only_counts_steps(tmp_path: Path) -> None:
-    """The script has no optimizer: the first one of a process imports torch's compiler, which takes seconds."""
+def test_under_plain_python_it_only_counts_steps(ranks: Ranks, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(COUNTING)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_")}
-    env |= {"PYTHONPATH": str(ROOT / "trainer"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, script], env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert list(lines(done.stdout)) == list(range(1, 9))
-    assert done.stdout.endswith("finished 8\n")
+    code, output = ranks.call(plain_probe.run, str(script))
+    assert code == 0, output
+    assert list(lines(output)) == list(range(1, 9))
+    assert output.endswith("finished 8\n")
     assert [p.name for p in tmp_path.iterdir()] == ["train.py"]
 
 
