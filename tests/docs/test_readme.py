@@ -22,7 +22,7 @@ def lines_on_a_screen(text: str) -> int:
         found = re.search(r' height="(\d+)"', (ROOT / picture).read_text())
         assert found is not None, picture
         height += math.ceil(int(found[1]) / LINE_PX)
-    text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
+    text = re.sub(r"!\[[^\]]*\]\([^)]*\)|<[a-z/][^>]*>\n?", "", text)  # also what only opens when it is clicked
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     parts = re.split(r"^```\w*\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
     for code in parts[1::2]:
