@@ -37,3 +37,21 @@ def residual_std(width: int, layers: int) -> float:
     It decreases with the depth (GPT-2), so that the variance of the stream does not grow with it.
     """
     return 1 / math.sqrt(width) / math.sqrt(2 * layers)
+
+
+def transformer_std(name: str, width: int, hidden: int, layers: int) -> float | None:
+    """Return the standard deviation of the initial values of a transformer's parameter, or None if they are ones.
+
+    `hidden` is the hidden width of the MLPs.
+    """
+    if name.endswith(".bias"):
+        return 0.0
+    if "norm" in name:
+        return None
+    if name in ("embedding.weight", "positions.weight"):
+        return 1.0
+    if name.endswith("attention.out.weight"):
+        return residual_std(width, layers)
+    if ".down" in name:
+        return residual_std(hidden, layers)
+    return 1 / math.sqrt(width)

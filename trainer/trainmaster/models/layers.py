@@ -7,7 +7,6 @@ the shapes that they get, so that these may be divided among ranks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmaster.models.initialization import residual_std
+from trainmaster.models.initialization import transformer_std
 from trainmaster.models.model_options import DecoderOptions, TransformerOptions
 
 Rotation = tuple[Tensor, Tensor]
@@ -155,17 +154,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
 
     def initial_std(self, name: str) -> float | None:
         """Return the standard deviation of a parameter's initial values, or None if they are ones."""
-        if name.endswith(".bias"):
-            return 0.0
-        if "norm" in name:
-            return None
-        if name in ("embedding.weight", "positions.weight"):
-            return 1.0
-        if name.endswith("attention.out.weight"):
-            return residual_std(self.width, self.layers)
-        if ".down" in name:
-            return residual_std(self.hidden, self.layers)
-        return 1 / math.sqrt(self.width)
+        return transformer_std(name, self.width, self.hidden, self.layers)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """Return logits [B, T, V] at each of tokens [B, T]; those of a decoder are for the token that follows.
