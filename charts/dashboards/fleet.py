@@ -120,7 +120,7 @@ def fleet() -> Any:
                     ),
                     number(
                         5,
-                        "Workers that are ready",
+                        "Ready workers, mean of jobs",
                         "The share of its pods that a job has ready, as the mean over all jobs that are to run. A job "
                         "that waits for its pods, or is held, counts as 0. Good: 1. If it is lower, the tables below "
                         "say which jobs wait and why.",

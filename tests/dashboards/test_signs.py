@@ -108,11 +108,11 @@ def test_a_job_that_only_waits_for_a_node_needs_nobody_and_is_a_sign(tmp_path: P
     assert number.value == 0
     (sign,) = told(tmp_path / "signs", "trainmaster-fleet", waits, Controller())
     assert sign[1] == "It waits for its pods: Unschedulable"
-    (ready,) = shown(tmp_path / "ready", "trainmaster-fleet", "Workers that are ready", waits, Controller())
+    (ready,) = shown(tmp_path / "ready", "trainmaster-fleet", "Ready workers, mean of jobs", waits, Controller())
     assert ready.value == 0
 
 
-@pytest.mark.parametrize("title", ["Jobs that wait", "Jobs that train", "Goodput", "Workers that are ready"])
+@pytest.mark.parametrize("title", ["Jobs that wait", "Jobs that train", "Goodput", "Ready workers, mean of jobs"])
 def test_without_a_leader_no_tile_has_a_number_of_jobs(title: str, tmp_path: Path, run: str) -> None:
     scene = scenes.INCIDENTS["no-leader"]
     assert shown(tmp_path, "trainmaster-fleet", title, scene.jobs, scene.controller) == []
