@@ -90,7 +90,7 @@ def test_ranks_that_a_script_spawns_meet_at_its_own_address(tmp_path: Path) -> N
 
 @pytest.mark.processes
 def test_a_script_that_ends_well_when_told_to_is_suspended_and_not_done(tmp_path: Path) -> None:
-    path = job(tmp_path, ["--steps", "1000000", "--ends-well-on-sigterm"])
+    path = job(tmp_path, ["--steps", "1000000", "--ends-well-on-sigterm", "--uncompiled"])
     with started(command(path, tmp_path / "out")) as process:
         assert process.stdout is not None
         told = []

@@ -28,7 +28,11 @@ parser.add_argument("--die-at", type=int, default=7)
 parser.add_argument("--die-rank", type=int, default=1)
 parser.add_argument("--ends-well-on-sigterm", action="store_true")
 parser.add_argument("--by-hand", action="store_true", help="neither DDP nor an optimizer, which import for seconds")
+parser.add_argument("--uncompiled", action="store_true", help="without torch's compiler, which DDP would import")
 args = parser.parse_args()
+
+if args.uncompiled:
+    import uncompiled  # noqa: F401
 
 if args.ends_well_on_sigterm:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
