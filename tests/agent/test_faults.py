@@ -82,9 +82,10 @@ def test_a_rank_does_in_its_next_step_what_only_it_can_do(running: World, operat
 
 
 def test_a_fault_waits_for_its_step(running: World, operator: Operator) -> None:
-    assert ask(running, "raise:rank=0,step=100").returncode == 0
-    assert "fault raise:rank=0,step=100 was asked for" in operator.wait_for_verdict().message
-    assert "fires on rank 0 in step 100" in running.log()
+    # Four seconds away: the command that asks for it has to start first, also on a busy machine.
+    assert ask(running, "raise:rank=0,step=400").returncode == 0
+    assert "fault raise:rank=0,step=400 was asked for" in operator.wait_for_verdict().message
+    assert "fires on rank 0 in step 400" in running.log()
 
 
 def test_a_script_that_knows_nothing_of_faults_has_them_too(
