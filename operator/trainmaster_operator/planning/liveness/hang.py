@@ -12,7 +12,7 @@ limit, only a rank that the kernel reports as stopped counts as hanging.
 
 from __future__ import annotations
 
-from trainmaster.contract.wire import Cause, RankReport, RankState
+from trainmaster.contract.wire import Cause, RankReport, RankState, Recurrence
 from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.api.recovery_spec import HANG_LIMIT_S, HangMode
 from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
@@ -24,7 +24,7 @@ from trainmaster_operator.planning.facts.observation import AgentRecord, JobSpec
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import BEFORE_STEPS, View, stepped_to
 from trainmaster_operator.planning.liveness.hang_thresholds import SHORTEST_S, limits
-from trainmaster_operator.planning.liveness.rank_stack import innermost, waits
+from trainmaster_operator.planning.liveness.rank_stack import innermost, is_in_own_code, place, waits
 
 WATCHED = (*BEFORE_STEPS, "STEP", "SAVE", "EVAL")
 """Phases in which silence counts. Ranks may be silent while they end, but a stopped rank counts in every phase."""
@@ -269,10 +269,27 @@ def _fault(view: View, silences: list[Silence], over: list[Silence]) -> Fault:
         pod=pod.name if pod else "",
         node=pod.node if pod else "",
         traceback=rank.stack,
+        recurs=Recurrence.LIKELY if _is_of_the_program(view, silences, first) else Recurrence.UNKNOWN,
         step=rank.step,
         age_s=rank.silent_s,
         clock={"detect": detect, "decide": rank.silent_s - detect},
     )
+
+
+def _is_of_the_program(view: View, silences: list[Silence], first: Silence) -> bool:
+    """Return whether the rank stands in the script itself, so that the same hang may come again at the same step.
+
+    Everything else may have a cause outside, which may end by itself: a rank that saves, loads or waits for others
+    (storage, network), one that stands in a library (a download, the queue of a loader), one without a stack (the
+    kernel holds it, as it does while a disk doesn't answer), and one that stands where another rank stands too (the
+    network of GPUs, or something for which the script waits). A round without a step shows neither that the network
+    works nor that the storage does.
+    """
+    rank = first.rank
+    if not view.scripted or first.is_stopped or rank.phase.upper() != "STEP" or not is_in_own_code(rank.stack):
+        return False
+    alone = all(place(s.rank.stack) != place(rank.stack) for s in silences if s.rank.rank != rank.rank)
+    return alone and _has_stepped(view)
 
 
 def _words(silence: Silence) -> str:
