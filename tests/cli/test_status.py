@@ -80,6 +80,17 @@ def test_only_a_run_that_goes_on_has_a_time_left(tmp_path: Path, shown: Shown) -
     assert shown(status())[0] == "tiny: Interrupted  step 60/100  loss 2.5000  12.3k tokens/s"
 
 
+def test_a_run_that_makes_no_step_says_so_and_not_what_its_last_steps_were_like(tmp_path: Path, shown: Shown) -> None:
+    left = status(goodput="1.00", usefulSeconds=1.0, accountedAt="2026-11-21T15:00:20.000Z")
+    left.progress.updatedAt, left.progress.stepsPerSecond = "2026-11-21T15:00:20.000Z", 7.37
+    output_folder(tmp_path / "out", left)
+    folder = output.OutputFolder.claim(tmp_path / "out")
+    lines = shown(left)
+    folder.release()
+    assert re.fullmatch(r"tiny: Running  step 60/100  loss 2.5000  no step for [\d:.]+ \(usually 136 ms\)", lines[0])
+    assert any("goodput 0.00" in line for line in lines)
+
+
 def test_a_script_without_a_known_step_is_not_said_to_stand_at_step_0(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

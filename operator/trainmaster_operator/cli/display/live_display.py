@@ -16,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmaster.contract.sample_unit import unit_of
-from trainmaster_operator.cli.display import rank_rows, recovery_tables
+from trainmaster_operator.cli.display import rank_rows, recovery_tables, standstill
 from trainmaster_operator.cli.display.number_words import clock, loss, rate, remaining, seconds
 from trainmaster_operator.cli.display.rank_output import LastWords
+from trainmaster_operator.cli.display.standstill import Standstill
 from trainmaster_operator.cli.display.status_diff import News, Tone, cut, reached
 from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
@@ -62,6 +63,8 @@ class Scene:
     unit: str = "tokens"  # The unit in which samples are counted.
     compiles: bool = False  # The first step of a round begins with torch.compile.
     unled: str = ""  # Sentences that say that no operator is there, so the status may be out of date.
+    goes_on: bool = True  # False once nothing runs any more, whatever the phase of the status is.
+    wall: Callable[[], float] = time.time  # Seconds since 1970.
 
     @property
     def place(self) -> str:
@@ -93,6 +96,11 @@ class Scene:
     def eta_s(self) -> float | None:
         """Seconds until the end; None if it is unknown or no operator updates it."""
         return None if self.unled else self.status.progress.etaSeconds
+
+    @property
+    def standstill(self) -> Standstill | None:
+        """How long the job has made no step; None if that isn't long, or not known."""
+        return standstill.find(self.status, self.wall()) if self.goes_on and not self.unled else None
 
     @property
     def total(self) -> int:
@@ -127,6 +135,7 @@ class PlainDisplay:
         self._began = clock()
         self._told_at = self._began
         self._told_step = 0
+        self._still_told_s = 0.0  # For how long no step had been made when the last line said so.
         # The time of the last line about the first step that is under way.
         self._first_step_told_at: float | None = None
         self._first_step_began = 0.0
@@ -141,6 +150,7 @@ class PlainDisplay:
         progress = self._scene.status.progress
         now = self._clock()
         self._tell_first_step(now)
+        self._tell_standstill()
         if self._scene.status.phase is not JobPhase.RUNNING or progress.step == self._told_step:
             return
         total = self._scene.total
@@ -169,6 +179,15 @@ class PlainDisplay:
         self._first_step_told_at = now
         self._write(word, f"{seconds(now - self._first_step_began)} so far")
 
+    def _tell_standstill(self) -> None:
+        """Write that no step is made, again each time when that has lasted twice as long."""
+        still = self._scene.standstill
+        if still is None:
+            self._still_told_s = 0.0
+        elif still.lasts_s >= 2 * self._still_told_s:
+            self._still_told_s = still.lasts_s
+            self._write("waiting", still.words)
+
     def _write(self, word: str, text: str) -> None:
         self._stream.write(f"{clock(self._clock() - self._began)}  {word:<10}  {text}\n")
         self._stream.flush()
@@ -180,6 +199,8 @@ def describe(scene: Scene) -> str:
     parts = [f"{progress.step}/{scene.total}" if scene.total else str(progress.step)]
     if progress.loss:
         parts.append(f"loss {loss(progress.loss)}")
+    if (still := scene.standstill) is not None:
+        return "  ".join([*parts, still.words])
     if progress.tokensPerSecond:
         parts.append(f"{rate(progress.tokensPerSecond)} {scene.unit}/s")
     elif progress.stepsPerSecond:
@@ -233,6 +254,8 @@ def picture(scene: Scene, elapsed_s: float) -> RenderableType:
     lasts = rank_rows.first_step_s(status, scene.ranks)
     if lasts is not None:
         head.append(f"   {'compiling' if scene.compiles else 'first step'} {seconds(lasts)}", "yellow")
+    if (still := scene.standstill) is not None:
+        head.append(f"   {still.words}", "yellow")
     parts: list[RenderableType] = ["", head, *([Text(scene.unled, "yellow")] if scene.unled else []), _Progress(scene)]
     if scene.ranks:
         parts.append(rank_rows.table(scene.name, status, scene.ranks, compiles=scene.compiles))
@@ -253,9 +276,10 @@ class _Progress:
         words = [(step, "")]
         if progress.loss:
             words.append((f"loss {loss(progress.loss)}", ""))
-        if progress.tokensPerSecond:
+        stands = scene.standstill is not None
+        if progress.tokensPerSecond and not stands:
             words.append((f"{rate(progress.tokensPerSecond)} {scene.unit}/s", ""))
-        if scene.eta_s is not None:
+        if scene.eta_s is not None and not stands:
             words.append((f"ETA {remaining(scene.eta_s)}", ""))
         if status.checkpoint:
             words.append((f"saved {status.checkpoint.step}", "dim"))
@@ -315,8 +339,9 @@ def summary(scene: Scene, console: Console, report: str = "", state: str = "") -
     facts = [reached(status)]
     if status.progress.loss:
         facts.append(f"loss {loss(status.progress.loss)}")
-    if status.goodput:
-        facts.append(f"goodput {status.goodput}")
+    still = scene.standstill
+    if goodput := status.goodput if still is None else still.goodput:
+        facts.append(f"goodput {goodput}")
     facts.append(counted(status.restarts.total, "restart"))
     console.print()
     # A run that was ended at once leaves the job in whatever phase it was.

@@ -40,6 +40,7 @@ def of_run(out: Path) -> int:
     scene.memory = MemoryTrack.read(out / output_folder.MEMORY).describe_nearest()
     scene.words = rank_output.last_words(out, job)
     goes_on = output_folder.is_held(out)
+    scene.goes_on = goes_on
     state, sentence = standing(out, job, goes_on)
     console = Console(file=sys.stdout, highlight=False)
     console.print(f"{scene.name}: {state}  {_progress(scene, goes_on)}")

@@ -71,6 +71,7 @@ def news(old: JobState, new: JobState, *, scripted: bool = False) -> Iterator[Ne
         closed = recovery.totalSeconds is not None and not recovery.overtaken
         if closed and (before is None or before.totalSeconds is None):
             yield News("recovered", recovered(recovery), Tone.GOOD)
+    yield from _suspicion(old, new)
     if 0 < old.workers.replicas != new.workers.replicas > 0 and new.roundStore:
         less = new.workers.replicas < old.workers.replicas
         words = f"from {old.workers.replicas} to {counted(new.workers.replicas, 'pod')}"
@@ -86,6 +87,15 @@ def news(old: JobState, new: JobState, *, scripted: bool = False) -> Iterator[Ne
         word = _CONDITIONS.get(condition.type)
         if word is not None and condition.status == "True" and condition not in old.conditions:
             yield News(word, condition.message, Tone.BAD)
+
+
+def _suspicion(old: JobState, new: JobState) -> Iterator[News]:
+    """Yield that ranks may hang, as the event HangSuspected says it, or that they do not after all."""
+    before, now = old.suspicion, new.suspicion
+    if now is not None and (before is None or (before.round, before.message) != (now.round, now.message)):
+        yield News("hang?", now.message, Tone.WARNING)
+    if before is not None and now is None and new.round == old.round and new.phase is JobPhase.RUNNING:
+        yield News("no hang", "the ranks report again, so they did not hang", Tone.GOOD)
 
 
 @dataclass

@@ -344,6 +344,7 @@ class LocalRun:
             self._memory.write(path / MEMORY)
         except OSError as error:
             sys.stderr.write(f"trainmaster: {_short(path / MEMORY)} can't be written: {why(error)}\n")
+        self._scene.goes_on = False
         self._scene.memory = self._memory.describe_nearest()
         self._scene.words = rank_output.last_words(Path(_short(path)), self._scene.status)
         page = _short(path / REPORT)

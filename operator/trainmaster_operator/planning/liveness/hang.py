@@ -211,8 +211,12 @@ def _window_s(view: View, limit: float) -> float:
 
 
 def _raised(view: View, over: list[Silence]) -> Change:
+    """Suspect the ranks. The one that stands still is named only if it is known: the stacks are not yet."""
     first = over[0]
     pod = view.pods[first.agent.slot]
+    alike = [s for s in over if _blame(s)[:2] == _blame(first)[:2]]
+    named = first.is_stopped or len(alike) == 1
+    words = _words(first) if named else _words_of_all(alike)
     suspicion = Suspicion(
         round=view.status.round,
         rank=first.rank.rank,
@@ -222,9 +226,9 @@ def _raised(view: View, over: list[Silence]) -> Change:
         step=first.rank.step,
         limitSeconds=round(first.limit_s, 3),
         since=rfc3339(view.now),
-        message=_words(first),
+        message=words,
     )
-    told = warning("HangSuspected", f"{_words(first)}{_place(pod)}")
+    told = warning("HangSuspected", f"{words}{_place(pod) if named else ''}")
     return changed(view.status, *_events(view, told), suspicion=suspicion)
 
 
@@ -300,6 +304,16 @@ def _words(silence: Silence) -> str:
     limit = f" (limit {silence.limit_s:.1f} s)"
     return (
         f"rank {rank.rank} has been silent for {rank.silent_s:.1f} s{limit}{phase} at step {rank.step}{after}{stopped}"
+    )
+
+
+def _words_of_all(alike: list[Silence]) -> str:
+    """Return the words for ranks of which any may be the one for which the others wait."""
+    shortest, first = min(alike, key=lambda s: s.rank.silent_s), alike[0].rank
+    phase = f" in phase {first.phase.upper()}" if first.phase else ""
+    return (
+        f"{len(alike)} ranks have been silent for {shortest.rank.silent_s:.1f} s (limit {shortest.limit_s:.1f} s)"
+        f"{phase} at step {first.step}; their stacks are read to find the one that stands still"
     )
 
 
