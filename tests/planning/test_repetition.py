@@ -298,6 +298,25 @@ def test_a_job_that_may_have_fewer_pods_shrinks_before_the_same_exception_ends_i
     assert world.status.restarts.shrink == 1
 
 
+def test_a_job_that_a_person_continues_tries_the_same_exception_again_as_often_as_at_first() -> None:
+    """`trainmaster run` keeps the last failure of a failed job, for people, and empties the budget."""
+    world = running(step=30)
+    for _ in range(3):
+        fails_after_a_step(world)
+    assert world.status.phase is JobPhase.FAILED
+    again = world.status.model_copy(update={"phase": JobPhase.SUSPENDED, "spent": [], "completionTime": ""})
+    world.status = again.model_copy(update={"round": again.round + 1, "roundStore": ""})
+    world.settle()
+    recovered(world, step=30, resumed=20)
+    before = restarts(world)
+    for _ in range(2):
+        fails_after_a_step(world)
+    assert (before, restarts(world)) == ((1, 1, 0), (2, 2, 0))
+    fails_after_a_step(world)
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.message.startswith("the same failure came 3 times after step 30")
+
+
 def test_a_spent_budget_tells_that_the_failures_were_the_same() -> None:
     world = running(job_spec(recovery={"budget": {"inPlace": 1, "pod": 0, "full": 0}}), step=30)
     for _ in range(2):

@@ -21,6 +21,8 @@ from trainmaster_operator.planning.facts.job_state import Recovery, Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.timestamps import seconds_of, since
 from trainmaster_operator.planning.facts.view import View, stepped_to
+from trainmaster_operator.planning.failure import failure_budget
+from trainmaster_operator.planning.failure.failure_budget import LADDER
 from trainmaster_operator.planning.failure.message_comparison import raised_at, way_of, without_what_varies
 
 OTHERS_WAIT_S = 5.0
@@ -59,17 +61,19 @@ def is_repeated(view: View, fault: Fault) -> bool:
 def restarts_in_vain(view: View, fault: Fault) -> list[Rung]:
     """Return what was restarted for this same failure since the job last made progress, the latest at the end.
 
-    The list is empty unless this failure is the last one again. A script whose step after a restart is not known may
+    The list is empty unless this failure is the last one again. Restarts that no longer count towards the budget, since
+    a person has continued the job, are left out. A script whose step after a restart is not known may
     train on without visible progress. So there the exception must come from the same line of the program, too.
     """
     if fault.recurs is Recurrence.UNKNOWN or not is_last_again(view, fault):
         return []
     if not (script_step_count.is_known(view.status) or _came_from_the_same_line(view, fault)):
         return []
-    step = view.highest_step()
+    step, spent = view.highest_step(), view.status.spent
+    counted = sum(failure_budget.without_progress(spent, fault.cause.value, rung, step) for rung in LADDER)
     rungs: list[Rung] = []
     for recovery in reversed(view.status.recoveries):
-        if not _answered(recovery, fault, step):
+        if len(rungs) == counted or not _answered(recovery, fault, step):
             break
         rungs.append(recovery.rung)
     return rungs[::-1]
@@ -111,7 +115,7 @@ def _came_from_the_same_line(view: View, fault: Fault) -> bool:
 def _answered(recovery: Recovery, fault: Fault, step: int) -> bool:
     """Return whether this restart answered a failure with the cause of `fault` and no step beyond `step` was
     completed since. After a hang the round must have completed a step, which shows that its ranks could work."""
-    counted = recovery.rung in (Rung.IN_PLACE, Rung.POD, Rung.FULL)
+    counted = recovery.rung in LADDER
     worked = fault.cause is not Cause.HANG or (recovery.totalSeconds is not None and not recovery.overtaken)
     return counted and worked and recovery.cause == fault.cause.value and recovery.step == step
 
