@@ -13,6 +13,8 @@ import select
 import stat
 import struct
 import termios
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -34,6 +36,23 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _PROGRESS = re.compile(r"step \d+ of \d+: loss ")
 _EVALUATION = "evaluation: "
 _TRACEBACK = "Traceback (most recent call last):"
+_STORE_LOST = "trainmaster: the round's store doesn't answer: "
+
+_LOST = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe|gloo/transport|"
+    r"NCCL communicator was aborted|ncclRemoteError"
+)
+"""What gloo, NCCL and torch say about a connection to a rank that has ended."""
+
+_TORCH_LOG = re.compile(r"\[[IWEF]\d{4} [\d:.]+ \w+\.[ch]pp:\d+\] ")
+_FRAME_OF_TORCH = re.compile(r"Exception raised from |frame #\d+: |<omitting python frames>|\s*$")
+_PREFIX_OF_TORCH = re.compile(r"^\[rank\d+\]: ")
+
+HOLD_S = 2.0
+"""Seconds for which a traceback waits for the news of a failure, which may be another rank's."""
+
+RECENT_S = 10.0
+"""Seconds after a failure within which a traceback of another rank is taken for its consequence."""
 
 
 class Tail:
@@ -124,38 +143,84 @@ def shown(line: bytes) -> str:
 
 
 class Teller:
-    """Decides what the terminal shows of the lines of a rank."""
+    """Decides what the terminal shows of the lines of a rank.
 
-    def __init__(self, rank: int, *, own_loop: bool, quiet: bool) -> None:
+    A traceback of a script is held back for a moment, because the rank may only have lost a rank that failed. Then the
+    failure comes first, and one line takes the place of the traceback. All of it stays in the log of the rank.
+    """
+
+    def __init__(self, rank: int, *, own_loop: bool, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         """`own_loop`: the rank runs the built-in trainer. Then the display reports its steps and failures, and a
         traceback is usually about a connection to a rank that died; evaluations are shown in any case."""
+        self._rank = rank
         self._word = f"rank {rank}"
         self._own_loop = own_loop
         self._quiet = quiet
+        self._clock = clock
         self._in_traceback = False
+        self._in_report_of_torch = False
         self._shown_traceback = False
+        self._held: list[str] = []
+        self._held_since = 0.0
+        self._failure: Failure | None = None
+        self._failure_at = 0.0
 
-    def pick_news(self, line: bytes) -> News | None:
-        """Return what the terminal shows of the next line; None if it shows nothing of it."""
+    def pick_news(self, line: bytes) -> list[News]:
+        """Return what the terminal shows of the next line, and of lines that were held back before it."""
         text = shown(line)
+        if self._is_of_torch_about_a_lost_peer(text):
+            return []
         if self._own_loop:
             if text.startswith(_EVALUATION):
-                return News("evaluation", text.removeprefix(_EVALUATION))
-            if self._is_of_a_traceback(text) or _PROGRESS.match(text):
-                return None
+                return [News("evaluation", text.removeprefix(_EVALUATION))]
+            if self._is_of_a_traceback(text) or _PROGRESS.match(text) or text.startswith(_STORE_LOST):
+                return []
         if self._quiet:
-            return None
-        self._shown_traceback = self._shown_traceback or _TRACEBACK in text
-        return News(self._word, text)
+            return []
+        if not self._held and _TRACEBACK not in text:
+            return [News(self._word, text)]
+        if not self._held:
+            self._held_since = self._clock()
+        self._held.append(text)
+        return self.overdue()
 
-    def explain_traceback(self, failure: Failure | None) -> News | None:
-        """Return what a traceback of this rank, shown since the last call, has to do with a failure of another rank."""
-        shown, self._shown_traceback = self._shown_traceback, False
-        if not shown or failure is None or failure.rank is None or self._word == f"rank {failure.rank}":
-            return None
-        return News(
-            self._word, f"rank {failure.rank} failed first; the error of {self._word} most likely follows from it"
-        )
+    def overdue(self) -> list[News]:
+        """Return the lines that were held back for long enough."""
+        if not self._held or self._clock() - self._held_since < HOLD_S:
+            return []
+        recent = self._clock() - self._failure_at < RECENT_S
+        return self._release(self._failure if recent else None)
+
+    def after_failure(self, failure: Failure | None) -> list[News]:
+        """Return what is shown after the news of a failure: what a traceback of this rank has to do with it, and the
+        lines that were held back."""
+        self._failure, self._failure_at = failure, self._clock()
+        shown_before, self._shown_traceback = self._shown_traceback, False
+        if not self._held and shown_before and self._is_of_another_rank(failure):
+            return [self._explain(failure)]
+        return self._release(failure)
+
+    def rest(self) -> list[News]:
+        """Return the lines that are still held back, at the end of the run."""
+        return self._release(self._failure)
+
+    def _release(self, failure: Failure | None) -> list[News]:
+        lines, self._held = self._held, []
+        if not lines:
+            return []
+        if not self._is_of_another_rank(failure):
+            self._shown_traceback = failure is None
+            return [News(self._word, text) for text in lines]
+        first, last = _traceback_in(lines)
+        kept = lines[:first] + lines[last + 1 :] if _LOST.search(lines[last]) else lines
+        return [self._explain(failure), *(News(self._word, text) for text in kept)]
+
+    def _is_of_another_rank(self, failure: Failure | None) -> bool:
+        return failure is not None and failure.rank is not None and failure.rank != self._rank
+
+    def _explain(self, failure: Failure | None) -> News:
+        first = failure.rank if failure is not None else None
+        return News(self._word, f"rank {first} failed first; the error of {self._word} most likely follows from it")
 
     def _is_of_a_traceback(self, text: str) -> bool:
         """Return whether the line belongs to a traceback, from its first line to the one that names the exception."""
@@ -165,6 +230,28 @@ class Teller:
             self._in_traceback = False
             return True
         return self._in_traceback
+
+    def _is_of_torch_about_a_lost_peer(self, text: str) -> bool:
+        """Return whether the line belongs to a report of torch's C++ code that a connection to a peer was lost, with
+        its frames. It begins with a line of torch's log, and ends before the first line that is no frame."""
+        if _TORCH_LOG.search(text):
+            self._in_report_of_torch = _LOST.search(text) is not None
+        elif self._in_report_of_torch and not _FRAME_OF_TORCH.match(text):
+            self._in_report_of_torch = False
+        return self._in_report_of_torch
+
+
+def _traceback_in(lines: list[str]) -> tuple[int, int]:
+    """Return the indexes of the first line of a traceback and of the last line that names an exception."""
+    first = next(at for at, text in enumerate(lines) if _TRACEBACK in text)
+    last, within = first, False
+    for at, text in enumerate(lines):
+        said = _PREFIX_OF_TORCH.sub("", text)
+        if _TRACEBACK in said:
+            within = True
+        elif within and said and not said.startswith(" "):
+            last, within = at, False
+    return first, last
 
 
 def is_read(stream: TextIO) -> bool:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -237,8 +237,8 @@ class LocalRun:
             self._show_printed()  # The last output of the rank is shown before the news about the end.
             for piece in news(old, new, scripted=self._scripted):
                 self._display.tell(piece)
-                if piece.word == "failure" and (told := self._teller.explain_traceback(new.lastFailure)) is not None:
-                    self._display.tell(told)
+                if piece.word == "failure":
+                    self._tell_all(self._teller.after_failure(new.lastFailure))
             stopped = new.phase is JobPhase.SUSPENDED and event.object["spec"].get("suspend")
             if new.phase.finished or stopped:
                 self._ended.set()
@@ -306,9 +306,13 @@ class LocalRun:
             return False
         lines = self._printed.read(self._scene.status)
         for line in lines or ():
-            if (piece := self._teller.pick_news(line)) is not None:
-                self._display.tell(piece)
+            self._tell_all(self._teller.pick_news(line))
+        self._tell_all(self._teller.overdue())
         return lines is not None
+
+    def _tell_all(self, pieces: Sequence[News]) -> None:
+        for piece in pieces:
+            self._display.tell(piece)
 
     def _show_the_rest(self) -> None:
         """Show the rest of the output after all processes have ended."""
@@ -317,7 +321,8 @@ class LocalRun:
             chunks += 1
             if chunks == REST_CHUNKS:
                 self._display.tell(News("rank 0", f"(the rest of what it printed is in {_short(self._folder.logs)})"))
-                return
+                break
+        self._tell_all(self._teller.rest())
 
     # -- what is asked of us
 
