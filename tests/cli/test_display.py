@@ -169,6 +169,27 @@ def test_a_long_message_is_cut() -> None:
     assert line.endswith("...")
 
 
+ADVISED = CRASH.model_copy(update={"message": "the same failure came 3 times. " * 25 + "Add the rule {action: Fail}"})
+
+
+def test_the_message_of_the_failure_that_ends_a_job_is_told_once_and_whole() -> None:
+    cut = Condition(type="Failed", status="True", reason="Crash", message=ADVISED.message[:512])
+    assert told(status(), status(JobPhase.FAILED, lastFailure=ADVISED, conditions=[cut])) == [
+        "failure: rank 2: Crash in step 60: SIGKILL",
+        f"failed: rank 2: {ADVISED.message}",
+    ]
+
+
+@pytest.mark.parametrize(("cause", "kind"), [("Hang", "stack"), ("Crash", "traceback")])
+def test_a_traceback_at_the_end_has_a_heading(cause: str, kind: str) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    failure = CRASH.model_copy(update={"cause": cause, "traceback": '  File "bad.py", line 32, in <module>\n'})
+    summary(Scene("tiny", 4, "out", 100, status(JobPhase.FAILED, lastFailure=failure)), console)
+    assert isinstance(console.file, io.StringIO)
+    expected = f'The {kind} of rank 2, which failed first:\n    File "bad.py", line 32, in <module>\n'
+    assert expected in console.file.getvalue()
+
+
 def test_checkpoints_and_the_end_are_told() -> None:
     saved = CheckpointStatus(step=50, round=1)
     assert told(status(), status(checkpoint=saved)) == ["checkpoint: step 50 is saved"]

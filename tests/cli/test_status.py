@@ -71,6 +71,13 @@ def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:
     assert lines[-1] == f"Log of rank 2: {tmp_path}/out/logs/{CRASH.pod}.log"
 
 
+def test_the_status_of_a_failed_run_has_the_whole_message_with_the_advice(shown: Shown) -> None:
+    failure = CRASH.model_copy(update={"message": "the same failure came 3 times. " * 25 + "Add the rule"})
+    assert shown(status(JobPhase.FAILED, lastFailure=failure))[1] == (
+        f"Last failure: rank 2: Crash in step 60: SIGKILL: {failure.message}"
+    )
+
+
 def test_only_a_run_that_goes_on_has_a_time_left(tmp_path: Path, shown: Shown) -> None:
     output_folder(tmp_path / "out", status())
     folder = output.OutputFolder.claim(tmp_path / "out")

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmaster.contract.sample_unit import unit_of
+from trainmaster.contract.wire import Cause
 from trainmaster_operator.cli.display import rank_rows, recovery_tables, standstill
 from trainmaster_operator.cli.display.number_words import clock, loss, rate, remaining, seconds
 from trainmaster_operator.cli.display.rank_output import LastWords
@@ -364,10 +365,13 @@ def _tell_last_words(scene: Scene, failure: Failure, console: Console) -> None:
     lines of its log."""
     lines = scene.words.lines if scene.words is not None else ()
     traceback = failure.traceback.rstrip()
+    who = f"rank {failure.rank}, which failed first" if failure.rank is not None else failure.pod
     if traceback and traceback.splitlines()[-1].strip() not in map(str.strip, lines):
-        console.print(Text(traceback, "dim"), soft_wrap=True)
+        kind = "stack" if failure.cause == Cause.HANG else "traceback"
+        console.print(f"The {kind} of {who}:", markup=False)
+        for line in traceback.splitlines():
+            console.print(Text(f"  {line}", "dim"), soft_wrap=True)
     if lines:
-        who = f"rank {failure.rank}, which failed first" if failure.rank is not None else failure.pod
         console.print(f"The last lines of {who}:", markup=False)
         for line in lines:
             console.print(Text(f"  {line}", "dim"), soft_wrap=True)

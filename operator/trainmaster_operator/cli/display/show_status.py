@@ -20,7 +20,7 @@ from trainmaster_operator.cli import disruption_budgets, output_folder
 from trainmaster_operator.cli.display import live_display, rank_output
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
 from trainmaster_operator.cli.display.scenes import scene_of_job, scene_of_run
-from trainmaster_operator.cli.display.status_diff import described, reached
+from trainmaster_operator.cli.display.status_diff import described, described_whole, reached
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.planning.facts import script_step_count
@@ -132,7 +132,8 @@ def show(scene: live_display.Scene, console: Console, resource: Mapping[str, Any
 
 def _show_last_failure(job: JobState, resource: Mapping[str, Any], console: Console) -> None:
     if job.lastFailure:
-        failure = described(job.lastFailure, job.progress.totalSteps)
+        describe = described_whole if job.phase is JobPhase.FAILED else described
+        failure = describe(job.lastFailure, job.progress.totalSteps)
         console.print(f"Last failure: {failure}", soft_wrap=True, markup=False)
         if not job.phase.finished and (words := restarts_left(job, resource["spec"], time.time())):
             console.print(words, soft_wrap=True, markup=False)

@@ -62,7 +62,10 @@ def news(old: JobState, new: JobState, *, scripted: bool = False) -> Iterator[Ne
     run a user's script, which decides itself where it stops and what it saves."""
     failure = new.lastFailure
     if failure and failure != old.lastFailure:
-        yield News("failure", described(failure, new.progress.totalSteps), Tone.BAD)
+        # If the job fails, the news about its end has the message.
+        ends = new.phase is JobPhase.FAILED and old.phase is not JobPhase.FAILED
+        text = _headed(failure, new.progress.totalSteps) if ends else described(failure, new.progress.totalSteps)
+        yield News("failure", text, Tone.BAD)
     known = {recovery.round: recovery for recovery in old.recoveries}
     for recovery in new.recoveries:
         before = known.get(recovery.round)
@@ -116,11 +119,32 @@ class OperatorBack:
 def described(failure: Failure, total_steps: int) -> str:
     """Return a failure on one line: who, why, where, and the beginning of its message. `total_steps`: of its job; 0
     if unknown."""
-    words = (failure.message.strip().splitlines() or [""])[0]
+    words = cut(_with_ending(failure, (failure.message.strip().splitlines() or [""])[0]))
+    return f"{_who_and_when(failure, total_steps)}: {words}" if words else _who_and_when(failure, total_steps)
+
+
+def described_whole(failure: Failure, total_steps: int) -> str:
+    """Return a failure with its whole message, which may have several lines."""
+    words = _with_ending(failure, failure.message.strip())
+    return f"{_who_and_when(failure, total_steps)}: {words}" if words else _who_and_when(failure, total_steps)
+
+
+def _headed(failure: Failure, total_steps: int) -> str:
+    """Return a failure without its message."""
     end = ending(failure)
-    if end and end not in words:
-        words = f"{end}: {words}" if words else end
-    return f"{blamed(failure)}: {failure.cause} {when(failure, total_steps)}" + (f": {cut(words)}" if words else "")
+    return f"{_who_and_when(failure, total_steps)}: {end}" if end else _who_and_when(failure, total_steps)
+
+
+def _who_and_when(failure: Failure, total_steps: int) -> str:
+    return f"{blamed(failure)}: {failure.cause} {when(failure, total_steps)}"
+
+
+def _with_ending(failure: Failure, words: str) -> str:
+    """Return the words with the signal or the exit code in front, unless they name it."""
+    end = ending(failure)
+    if not end or end in words:
+        return words
+    return f"{end}: {words}" if words else end
 
 
 def blamed(failure: Failure) -> str:
@@ -185,9 +209,17 @@ def _phase(status: JobState, scripted: bool) -> News | None:
         told = f", loss {loss(status.progress.loss)}" if status.progress.loss else ""
         return News("succeeded", f"{reached(status)}{told}", Tone.GOOD)
     if status.phase is JobPhase.FAILED:
-        failed = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "")
-        return News("failed", failed or "see the last failure", Tone.BAD)
+        return News("failed", _why_failed(status), Tone.BAD)
     return None
+
+
+def _why_failed(status: JobState) -> str:
+    """Return the whole reason for which a job failed; its condition has only the beginning."""
+    failure = status.lastFailure
+    if failure is not None and failure.message:
+        return f"rank {failure.rank}: {failure.message}" if failure.rank is not None else failure.message
+    failed = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "")
+    return failed or "see the last failure"
 
 
 def _began(status: JobState) -> str:
