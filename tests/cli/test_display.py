@@ -38,7 +38,7 @@ def test_a_failure_and_its_recovery_are_told_as_they_happen() -> None:
     failed = status(JobPhase.RECOVERING, round=2, lastFailure=CRASH, recoveries=[RECOVERY])
     again = failed.model_copy(update={"phase": JobPhase.RUNNING, "recoveries": [CLOSED]})
     assert told(running, failed) == [
-        "failure: rank 2: Crash in step 60: killed by SIGKILL",
+        "failure: rank 2: Crash after step 59: killed by SIGKILL",
         "recovery: round 2: the ranks restart in place",
     ]
     assert told(failed, again) == [
@@ -137,12 +137,12 @@ def test_a_recovery_that_began_and_ended_unseen_is_told_whole() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"message": "bad luck", "signal": "", "exitCode": 3}, "rank 2: Crash in step 60: exit code 3: bad luck"),
-        ({"message": "", "rank": None}, "tiny-worker-2-0: Crash in step 60: SIGKILL"),
+        ({"message": "bad luck", "signal": "", "exitCode": 3}, "rank 2: Crash after step 59: exit code 3: bad luck"),
+        ({"message": "", "rank": None}, "tiny-worker-2-0: Crash after step 59: SIGKILL"),
         ({"step": 0}, "rank 2: Crash before any completed step was seen: killed by SIGKILL"),
         ({"step": 0, "cause": "CheckpointFailed"}, "rank 2: CheckpointFailed after step 0: killed by SIGKILL"),
-        ({"message": "first\nsecond"}, "rank 2: Crash in step 60: SIGKILL: first"),
-        ({"step": 99}, "rank 2: Crash in step 100: killed by SIGKILL"),
+        ({"message": "first\nsecond"}, "rank 2: Crash after step 59: SIGKILL: first"),
+        ({"step": 99}, "rank 2: Crash after step 99: killed by SIGKILL"),
         ({"step": 100}, "rank 2: Crash after step 100: killed by SIGKILL"),
     ],
 )
@@ -175,7 +175,7 @@ ADVISED = CRASH.model_copy(update={"message": "the same failure came 3 times. " 
 def test_the_message_of_the_failure_that_ends_a_job_is_told_once_and_whole() -> None:
     cut = Condition(type="Failed", status="True", reason="Crash", message=ADVISED.message[:512])
     assert told(status(), status(JobPhase.FAILED, lastFailure=ADVISED, conditions=[cut])) == [
-        "failure: rank 2: Crash in step 60: SIGKILL",
+        "failure: rank 2: Crash after step 59: SIGKILL",
         f"failed: rank 2: {ADVISED.message}",
     ]
 

@@ -239,7 +239,7 @@ def test_a_run_that_failed_without_a_failure_of_a_rank_says_why(tmp_path: Path) 
 
 def test_the_last_failure_of_a_run_that_went_on_comes_after_its_curves(tmp_path: Path) -> None:
     _, text = page(output_folder(tmp_path / "out"))
-    assert text.index("Throughput") < text.index("The last failure rank 2: Crash in step 60")
+    assert text.index("Throughput") < text.index("The last failure rank 2: Crash after step 59")
 
 
 def test_paper_is_white_whatever_the_screen_is() -> None:

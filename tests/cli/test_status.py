@@ -66,7 +66,7 @@ def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:
     (tmp_path / "out" / "logs" / f"{CRASH.pod}.log").write_text("[rank 2] last words\n")
     lines = shown(failed)
     assert states(lines) == ["Failed", "Failed"]
-    assert lines[1] == "Last failure: rank 2: Crash in step 60: killed by SIGKILL"
+    assert lines[1] == "Last failure: rank 2: Crash after step 59: killed by SIGKILL"
     assert "  last words" in lines
     assert lines[-1] == f"Log of rank 2: {tmp_path}/out/logs/{CRASH.pod}.log"
 
@@ -74,7 +74,7 @@ def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:
 def test_the_status_of_a_failed_run_has_the_whole_message_with_the_advice(shown: Shown) -> None:
     failure = CRASH.model_copy(update={"message": "the same failure came 3 times. " * 25 + "Add the rule"})
     assert shown(status(JobPhase.FAILED, lastFailure=failure))[1] == (
-        f"Last failure: rank 2: Crash in step 60: SIGKILL: {failure.message}"
+        f"Last failure: rank 2: Crash after step 59: SIGKILL: {failure.message}"
     )
 
 

@@ -133,7 +133,7 @@ def show(scene: live_display.Scene, console: Console, resource: Mapping[str, Any
 def _show_last_failure(job: JobState, resource: Mapping[str, Any], console: Console) -> None:
     if job.lastFailure:
         describe = described_whole if job.phase is JobPhase.FAILED else described
-        failure = describe(job.lastFailure, job.progress.totalSteps)
+        failure = describe(job.lastFailure)
         console.print(f"Last failure: {failure}", soft_wrap=True, markup=False)
         if not job.phase.finished and (words := restarts_left(job, resource["spec"], time.time())):
             console.print(words, soft_wrap=True, markup=False)

@@ -64,7 +64,7 @@ def news(old: JobState, new: JobState, *, scripted: bool = False) -> Iterator[Ne
     if failure and failure != old.lastFailure:
         # If the job fails, the news about its end has the message.
         ends = new.phase is JobPhase.FAILED and old.phase is not JobPhase.FAILED
-        text = _headed(failure, new.progress.totalSteps) if ends else described(failure, new.progress.totalSteps)
+        text = _headed(failure) if ends else described(failure)
         yield News("failure", text, Tone.BAD)
     known = {recovery.round: recovery for recovery in old.recoveries}
     for recovery in new.recoveries:
@@ -116,27 +116,26 @@ class OperatorBack:
         return News("operator", "the operator is back: ranks report to it again", Tone.GOOD)
 
 
-def described(failure: Failure, total_steps: int) -> str:
-    """Return a failure on one line: who, why, where, and the beginning of its message. `total_steps`: of its job; 0
-    if unknown."""
+def described(failure: Failure) -> str:
+    """Return a failure on one line: who, why, when, and the beginning of its message."""
     words = cut(_with_ending(failure, (failure.message.strip().splitlines() or [""])[0]))
-    return f"{_who_and_when(failure, total_steps)}: {words}" if words else _who_and_when(failure, total_steps)
+    return f"{_who_and_when(failure)}: {words}" if words else _who_and_when(failure)
 
 
-def described_whole(failure: Failure, total_steps: int) -> str:
+def described_whole(failure: Failure) -> str:
     """Return a failure with its whole message, which may have several lines."""
     words = _with_ending(failure, failure.message.strip())
-    return f"{_who_and_when(failure, total_steps)}: {words}" if words else _who_and_when(failure, total_steps)
+    return f"{_who_and_when(failure)}: {words}" if words else _who_and_when(failure)
 
 
-def _headed(failure: Failure, total_steps: int) -> str:
+def _headed(failure: Failure) -> str:
     """Return a failure without its message."""
     end = ending(failure)
-    return f"{_who_and_when(failure, total_steps)}: {end}" if end else _who_and_when(failure, total_steps)
+    return f"{_who_and_when(failure)}: {end}" if end else _who_and_when(failure)
 
 
-def _who_and_when(failure: Failure, total_steps: int) -> str:
-    return f"{blamed(failure)}: {failure.cause} {when(failure, total_steps)}"
+def _who_and_when(failure: Failure) -> str:
+    return f"{blamed(failure)}: {failure.cause} {when(failure)}"
 
 
 def _with_ending(failure: Failure, words: str) -> str:
@@ -157,15 +156,12 @@ def ending(failure: Failure) -> str:
     return failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")
 
 
-def when(failure: Failure, total_steps: int) -> str:
-    """Return the step of a failure in words. The first steps of a script that reports none may be long over, and
-    after the last of `total_steps` there is no further one. A script without a known last step is observed only at
-    its optimizer: what it does after `optimizer.step()` may belong to the same step or to the next one."""
+def when(failure: Failure) -> str:
+    """Return the last step that was completed before a failure, in words. That is the one way to count: where a script
+    fails between two steps is not known, since it is observed only at its optimizer."""
     if not failure.step and failure.cause != Cause.CHECKPOINT_FAILED:
         return "before any completed step was seen"
-    if failure.cause == Cause.CHECKPOINT_FAILED or total_steps <= failure.step:
-        return f"after step {failure.step}"
-    return f"in step {failure.step + 1}"
+    return f"after step {failure.step}"
 
 
 def cut(words: str) -> str:

@@ -64,7 +64,7 @@ def section(status: JobState, output: Printed) -> str:
         # The lead of a job that failed has the whole message, if it is one line: also what to do about it.
         whole = failed and "\n" not in message
         describe = described_whole if whole else described
-        content = [html_page.lead(describe(failure, status.progress.totalSteps)), html_page.note(_place(failure))]
+        content = [html_page.lead(describe(failure)), html_page.note(_place(failure))]
         # Usually the reason says the same as the message, or has its beginning.
         if reason and not f"{blamed(failure)}: {message}".startswith(reason) and not (message and message in reason):
             content.append(html_page.note(reason))
