@@ -13,7 +13,7 @@ from tests.api.jobs import PYTORCH, job
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
 from trainmaster_operator.cli import output_folder as output
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung, Spent
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung, Spent, Suspicion
 from trainmaster_operator.planning.status_mapping import write_status
 
 Shown = Callable[[JobState], list[str]]
@@ -96,6 +96,16 @@ def test_a_run_that_makes_no_step_says_so_and_not_what_its_last_steps_were_like(
     folder.release()
     assert re.fullmatch(r"tiny: Running  step 60/100  loss 2.5000  no step for [\d:.]+ \(usually 136 ms\)", lines[0])
     assert any("goodput 0.00" in line for line in lines)
+
+
+def test_a_run_whose_ranks_may_hang_says_so_while_it_goes_on(tmp_path: Path, shown: Shown) -> None:
+    left = status(suspicion=Suspicion(round=1, rank=0, slot=0, message="rank 0 has been silent for 30.5 s"))
+    output_folder(tmp_path / "out", left)
+    folder = output.OutputFolder.claim(tmp_path / "out")
+    lines = shown(left)
+    folder.release()
+    assert lines[1] == "Ranks may hang: rank 0 has been silent for 30.5 s"
+    assert not any("may hang" in line for line in shown(left))
 
 
 def test_a_script_without_a_known_step_is_not_said_to_stand_at_step_0(

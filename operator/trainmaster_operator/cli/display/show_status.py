@@ -44,6 +44,7 @@ def of_run(out: Path) -> int:
     state, sentence = standing(out, job, goes_on)
     console = Console(file=sys.stdout, highlight=False)
     console.print(f"{scene.name}: {state}  {_progress(scene, goes_on)}")
+    _show_suspicion(scene, console)
     _show_last_failure(job, resource, console)
     page = out / output_folder.REPORT
     live_display.summary(scene, console, str(page) if page.exists() else f"`trainmaster report {out}` writes it", state)
@@ -120,6 +121,7 @@ def show(scene: live_display.Scene, console: Console, resource: Mapping[str, Any
         name, wrong = ("Not scheduled", "False") if condition.type == "Scheduled" else (condition.type, "True")
         if condition.message and condition.status == wrong and condition.type not in _TOLD:
             console.print(f"{name}: {condition.reason}: {condition.message}", soft_wrap=True, markup=False)
+    _show_suspicion(scene, console)
     if job.lastFailure:
         _show_last_failure(job, resource, console)
         if job.phase is JobPhase.FAILED and job.lastFailure.traceback:
@@ -128,6 +130,12 @@ def show(scene: live_display.Scene, console: Console, resource: Mapping[str, Any
     if scene.pods:
         console.print()
         console.print(live_display.pods(scene.pods))
+
+
+def _show_suspicion(scene: live_display.Scene, console: Console) -> None:
+    suspicion = scene.status.suspicion
+    if suspicion is not None and scene.status.phase is JobPhase.RUNNING and scene.goes_on:
+        console.print(f"Ranks may hang: {suspicion.message}", soft_wrap=True, markup=False)
 
 
 def _show_last_failure(job: JobState, resource: Mapping[str, Any], console: Console) -> None:
