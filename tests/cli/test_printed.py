@@ -169,6 +169,14 @@ def test_a_rank_that_lost_its_peer_is_told_after_the_failure_and_without_its_tra
     assert teller.after_failure(CRASH) == []
 
 
+def test_a_rank_that_lost_a_pod_is_told_without_its_traceback() -> None:
+    teller = Teller(0, own_loop=False, quiet=False, clock=Clock())
+    assert told(teller, *TRACEBACK, LOST) == []
+    lost = CRASH.model_copy(update={"rank": None, "cause": "AgentLost"})
+    explained = "tiny-worker-2-0 failed first; the error of rank 0 most likely follows from it"
+    assert texts(teller.after_failure(lost)) == [explained]
+
+
 def test_a_traceback_that_names_no_lost_connection_is_shown_after_the_failure_of_another_rank() -> None:
     teller = Teller(0, own_loop=False, quiet=False, clock=Clock())
     lines = [*TRACEBACK, "KeyError: 'lr'"]

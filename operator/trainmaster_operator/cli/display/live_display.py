@@ -101,7 +101,10 @@ class Scene:
     @property
     def standstill(self) -> Standstill | None:
         """How long the job has made no step; None if that isn't long, or not known."""
-        return standstill.find(self.status, self.wall()) if self.goes_on and not self.unled else None
+        if not self.goes_on or self.unled:
+            return None
+        least_s = standstill.LEAST_ON_A_CLUSTER_S if self.namespace else standstill.LEAST_S
+        return standstill.find(self.status, self.wall(), least_s)
 
     @property
     def total(self) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from trainmaster_operator.api.compact_lists import unpack_ranges
-from trainmaster_operator.cli.display.status_diff import News
+from trainmaster_operator.cli.display.status_diff import News, blamed
 from trainmaster_operator.cli.output_folder import LOGS
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
 
@@ -196,7 +196,7 @@ class Teller:
         lines that were held back."""
         self._failure, self._failure_at = failure, self._clock()
         shown_before, self._shown_traceback = self._shown_traceback, False
-        if not self._held and shown_before and self._is_of_another_rank(failure):
+        if failure is not None and not self._held and shown_before and self._is_of_another_rank(failure):
             return [self._explain(failure)]
         return self._release(failure)
 
@@ -208,19 +208,22 @@ class Teller:
         lines, self._held = self._held, []
         if not lines:
             return []
-        if not self._is_of_another_rank(failure):
+        first, last = _traceback_in(lines)
+        has_lost_a_peer = _LOST.search(lines[last]) is not None
+        # A pod that ends without a word of its ranks is a lost peer, too.
+        without_rank = failure is not None and failure.rank is None and failure.pod != ""
+        if failure is None or not (self._is_of_another_rank(failure) or (without_rank and has_lost_a_peer)):
             self._shown_traceback = failure is None
             return [News(self._word, text) for text in lines]
-        first, last = _traceback_in(lines)
-        kept = lines[:first] + lines[last + 1 :] if _LOST.search(lines[last]) else lines
+        kept = lines[:first] + lines[last + 1 :] if has_lost_a_peer else lines
         return [self._explain(failure), *(News(self._word, text) for text in kept)]
 
     def _is_of_another_rank(self, failure: Failure | None) -> bool:
         return failure is not None and failure.rank is not None and failure.rank != self._rank
 
-    def _explain(self, failure: Failure | None) -> News:
-        first = failure.rank if failure is not None else None
-        return News(self._word, f"rank {first} failed first; the error of {self._word} most likely follows from it")
+    def _explain(self, failure: Failure) -> News:
+        text = f"{blamed(failure)} failed first; the error of {self._word} most likely follows from it"
+        return News(self._word, text)
 
     def _is_of_a_traceback(self, text: str) -> bool:
         """Return whether the line belongs to a traceback, from its first line to the one that names the exception."""

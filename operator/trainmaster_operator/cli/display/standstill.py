@@ -16,7 +16,10 @@ TIMES = 10
 """How many times as long as usual a step must take to be reported."""
 
 LEAST_S = 10.0
-"""Shortest time without a step that is reported, in seconds: an operator with many jobs writes progress late."""
+"""Shortest time without a step that is reported of a run on this machine, in seconds."""
+
+LEAST_ON_A_CLUSTER_S = 60.0
+"""The same of a job on a cluster: its clock may differ, and an operator with many jobs writes progress late."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +36,16 @@ class Standstill:
         return f"no step for {seconds(self.lasts_s)} (usually {seconds(self.usual_s)})"
 
 
-def find(status: JobState, now: float) -> Standstill | None:
+def find(status: JobState, now: float, least_s: float) -> Standstill | None:
     """Return the standstill of a job that trains; None if its last step is recent or its usual time isn't known.
-    `now`: seconds since 1970."""
+    `now`: seconds since 1970. `least_s`: the shortest time that counts."""
     progress = status.progress
     pause = status.pauses.get("step")
     usual_s = pause.typical if pause is not None and pause.typical > 0 else _per_step_s(progress.stepsPerSecond)
     if status.phase is not JobPhase.RUNNING or not progress.updatedAt or not usual_s:
         return None
     lasts_s = since(progress.updatedAt, now)
-    if lasts_s < max(LEAST_S, TIMES * usual_s):
+    if lasts_s < max(least_s, TIMES * usual_s):
         return None
     useful = useful_share(status.usefulSeconds, {**status.lost, "": since(status.accountedAt, now)})
     return Standstill(lasts_s, usual_s, f"{useful:.2f}" if useful is not None and status.accountedAt else "")
