@@ -236,7 +236,8 @@ def main(words: list[str] | None = None) -> int:
                 f"REGISTRY={asked.registry}: a registry without https:// is expected, such as registry.example.com/team"
             )
         if not _TAG.fullmatch(asked.tag):
-            raise PublishError(f"TAG={asked.tag}: letters, digits, '.', '_' and '-' are expected, such as 0.1.0")
+            wrong = f"TAG={asked.tag}" if asked.tag else "TAG is missing"
+            raise PublishError(f"{wrong}: letters, digits, '.', '_' and '-' are expected, such as TAG=0.1.0")
         builder = find_builder(asked.builder)
         given = [name for name in asked.platforms.split(",") if name]
         known = (None, ()) if given else (_platforms_of(builder, asked.base), _runnable(builder))

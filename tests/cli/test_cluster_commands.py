@@ -270,7 +270,7 @@ def test_the_status_tells_what_is_wrong_and_why(
     assert "Not scheduled: Unschedulable: 0/3 nodes have 8 [gpu]s" in out
     assert "ReconcileError: NameTaken: pod x exists" in out
     assert "not told" not in out
-    assert "Last failure: rank 2: Crash in step 60: killed by SIGKILL" in out
+    assert "Last failure: rank 2: Crash after step 59: killed by SIGKILL" in out
     assert "restart in place" in out
     rows = [line.split() for line in out.splitlines() if "tiny-worker-" in line]
     assert rows[0][:3] == ["tiny-worker-1-0", "Pending", "node-1"]  # what has something to say comes first

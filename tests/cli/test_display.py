@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,8 +19,17 @@ from trainmaster_operator.cli.display.rank_rows import step_of
 from trainmaster_operator.cli.display.recovery_tables import actions
 from trainmaster_operator.cli.display.scenes import Scene
 from trainmaster_operator.cli.display.status_diff import News, OperatorBack, Tone, news
-from trainmaster_operator.planning.facts.job_state import CheckpointStatus, Condition, JobPhase, JobState, Rung
+from trainmaster_operator.planning.facts.job_state import (
+    CheckpointStatus,
+    Condition,
+    JobPhase,
+    JobState,
+    Pause,
+    Rung,
+    Suspicion,
+)
 from trainmaster_operator.planning.facts.observation import PodRecord
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 
 
 def told(old: JobState, new: JobState) -> list[str]:
@@ -31,7 +41,7 @@ def test_a_failure_and_its_recovery_are_told_as_they_happen() -> None:
     failed = status(JobPhase.RECOVERING, round=2, lastFailure=CRASH, recoveries=[RECOVERY])
     again = failed.model_copy(update={"phase": JobPhase.RUNNING, "recoveries": [CLOSED]})
     assert told(running, failed) == [
-        "failure: rank 2: Crash in step 60: killed by SIGKILL",
+        "failure: rank 2: Crash after step 59: killed by SIGKILL",
         "recovery: round 2: the ranks restart in place",
     ]
     assert told(failed, again) == [
@@ -130,12 +140,12 @@ def test_a_recovery_that_began_and_ended_unseen_is_told_whole() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"message": "bad luck", "signal": "", "exitCode": 3}, "rank 2: Crash in step 60: exit code 3: bad luck"),
-        ({"message": "", "rank": None}, "tiny-worker-2-0: Crash in step 60: SIGKILL"),
+        ({"message": "bad luck", "signal": "", "exitCode": 3}, "rank 2: Crash after step 59: exit code 3: bad luck"),
+        ({"message": "", "rank": None}, "tiny-worker-2-0: Crash after step 59: SIGKILL"),
         ({"step": 0}, "rank 2: Crash before any completed step was seen: killed by SIGKILL"),
         ({"step": 0, "cause": "CheckpointFailed"}, "rank 2: CheckpointFailed after step 0: killed by SIGKILL"),
-        ({"message": "first\nsecond"}, "rank 2: Crash in step 60: SIGKILL: first"),
-        ({"step": 99}, "rank 2: Crash in step 100: killed by SIGKILL"),
+        ({"message": "first\nsecond"}, "rank 2: Crash after step 59: SIGKILL: first"),
+        ({"step": 99}, "rank 2: Crash after step 99: killed by SIGKILL"),
         ({"step": 100}, "rank 2: Crash after step 100: killed by SIGKILL"),
     ],
 )
@@ -160,6 +170,27 @@ def test_a_long_message_is_cut() -> None:
     (line,) = told(status(), status(lastFailure=CRASH.model_copy(update={"message": "x" * 4000})))
     assert len(line) < 250
     assert line.endswith("...")
+
+
+ADVISED = CRASH.model_copy(update={"message": "the same failure came 3 times. " * 25 + "Add the rule {action: Fail}"})
+
+
+def test_the_message_of_the_failure_that_ends_a_job_is_told_once_and_whole() -> None:
+    cut = Condition(type="Failed", status="True", reason="Crash", message=ADVISED.message[:512])
+    assert told(status(), status(JobPhase.FAILED, lastFailure=ADVISED, conditions=[cut])) == [
+        "failure: rank 2: Crash after step 59: SIGKILL",
+        f"failed: rank 2: {ADVISED.message}",
+    ]
+
+
+@pytest.mark.parametrize(("cause", "kind"), [("Hang", "stack"), ("Crash", "traceback")])
+def test_a_traceback_at_the_end_has_a_heading(cause: str, kind: str) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    failure = CRASH.model_copy(update={"cause": cause, "traceback": '  File "bad.py", line 32, in <module>\n'})
+    summary(Scene("tiny", 4, "out", 100, status(JobPhase.FAILED, lastFailure=failure)), console)
+    assert isinstance(console.file, io.StringIO)
+    expected = f'The {kind} of rank 2, which failed first:\n    File "bad.py", line 32, in <module>\n'
+    assert expected in console.file.getvalue()
 
 
 def test_checkpoints_and_the_end_are_told() -> None:
@@ -247,6 +278,72 @@ def test_plain_lines_say_nothing_while_nothing_moves() -> None:
         clock.now += 10
         display.draw()
     assert stream.getvalue() == ""
+
+
+STEPPED_AT = 1_700_000_000.0
+
+
+def stands_still(seconds: float, **fields: Any) -> Scene:
+    """A job whose last step, of 140 ms each, was so many seconds ago; it had lost nothing until then."""
+    job = status(**{"pauses": {"step": Pause(count=60, typical=0.14, longest=0.2)}, **fields})
+    job.progress.updatedAt = job.accountedAt = rfc3339(STEPPED_AT)
+    job.usefulSeconds, job.goodput = 8.4, "1.00"
+    return Scene("tiny", 2, "out", 100, job, wall=lambda: STEPPED_AT + seconds)
+
+
+def test_a_job_that_makes_no_step_says_so_and_shows_no_rate() -> None:
+    scene = stands_still(26.0)
+    assert describe(scene) == "60/100  loss 2.5000  no step for 26.0 s (usually 140 ms)"
+    shown = drawn(picture(scene, 42.0))
+    assert "no step for 26.0 s (usually 140 ms)" in shown
+    assert "tokens/s" not in shown
+    assert "ETA" not in shown
+
+
+def test_the_goodput_of_a_job_that_makes_no_step_falls() -> None:
+    console = Console(file=io.StringIO(), width=110)
+    summary(stands_still(33.6), console)
+    assert isinstance(console.file, io.StringIO)
+    assert "goodput 0.20" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        stands_still(9.0),
+        stands_still(26.0, phase=JobPhase.RECOVERING),
+        stands_still(26.0, pauses={"step": Pause(count=60, typical=3.0, longest=4.0)}),  # A step may take so long.
+        replace(stands_still(26.0), goes_on=False),
+        replace(stands_still(26.0), namespace="team-a"),  # The clock of the cluster may differ.
+    ],
+)
+def test_a_job_that_steps_as_usual_or_does_not_train_is_not_said_to_stand_still(scene: Scene) -> None:
+    assert "no step for" not in describe(scene)
+
+
+def test_plain_lines_say_that_no_step_is_made_each_time_when_it_has_lasted_twice_as_long() -> None:
+    scene, stream, clock = stands_still(0.0), io.StringIO(), Clock()
+    scene.wall = lambda: STEPPED_AT + clock.now - 100
+    display = PlainDisplay(scene, stream, clock)
+    for second in range(60):
+        clock.now = 100.0 + second
+        display.draw()
+    lines = [line for line in stream.getvalue().splitlines() if "waiting" in line]
+    assert lines == [
+        "00:10.0  waiting     no step for 10.0 s (usually 140 ms)",
+        "00:20.0  waiting     no step for 20.0 s (usually 140 ms)",
+        "00:40.0  waiting     no step for 40.0 s (usually 140 ms)",
+    ]
+
+
+def test_a_suspicion_is_told_when_it_is_raised_and_when_the_ranks_go_on() -> None:
+    suspicion = Suspicion(round=1, rank=0, slot=0, message="rank 0 has been silent for 30.5 s")
+    suspected = status(suspicion=suspicion)
+    assert told(status(), suspected) == ["hang?: rank 0 has been silent for 30.5 s"]
+    assert told(suspected, suspected) == []
+    assert told(suspected, status()) == ["no hang: the ranks report again, so they did not hang"]
+    over = status(JobPhase.RECOVERING, round=2)
+    assert told(suspected, over) == []
 
 
 def test_what_is_no_terminal_gets_plain_lines() -> None:

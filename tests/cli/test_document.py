@@ -128,6 +128,17 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
             load(path)
 
 
+def test_a_script_in_place_of_a_job_is_refused_with_the_command_that_makes_a_job_of_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    with pytest.raises(Refusal) as refused:
+        load(script)
+    assert refused.value.lines == (
+        f"{script}: is a Python script; a job in YAML is expected; `trainmaster init job.yaml --script {script}` "
+        "writes one that runs it",
+    )
+
+
 def test_a_huge_file_is_not_even_parsed(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match="a job has at most"):
         load(written(tmp_path, "a: " + "x" * 2**20))

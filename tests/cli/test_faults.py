@@ -76,7 +76,7 @@ def asked(tmp_path: Path, *lines: str) -> tuple[World, list[str], list[bytes]]:
 def test_a_fault_fires_once_although_its_step_is_replayed(tmp_path: Path) -> None:
     _, told, answers = asked(tmp_path, question("fault-0"), question("fault-0"), question("fault-9"))
     assert [json.loads(answer) for answer in answers] == [{"go": True}, {"go": False}, {"go": False}]
-    assert told == ["kill, asked for on rank 1 in step 5"]
+    assert told == ["kill, asked for on rank 1 in step 5, whose last completed step is 4"]
 
 
 def test_faults_that_nobody_asked_for_are_still_waiting(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_the_report_of_a_failed_job_begins_with_its_cause_its_last_words_and_the
     page = Path(capsys.readouterr().out.strip()).read_text()
     order = [
         "Why it failed",
-        "rank 2: Crash in step 60: exit code 1: ValueError",
+        "rank 2: Crash after step 59: exit code 1: ValueError",
         "The last words of rank 2",
         "Traceback (most recent call last)",
         "trainmaster logs tiny -n team-a --rank 2",

@@ -51,9 +51,9 @@ def test_what_belonged_to_the_processes_of_the_last_run_is_gone() -> None:
     assert again.progress.step == 60
 
 
-def test_running_a_failed_job_again_clears_its_failure() -> None:
+def test_a_failed_job_that_is_run_again_keeps_its_last_failure_and_gets_a_new_budget() -> None:
     _, again = resumed(status(JobPhase.FAILED, lastFailure=CRASH, completionTime="T"))
-    assert again.lastFailure is None
+    assert again.lastFailure == CRASH
     assert again.completionTime == ""
     assert again.spent == []
 

@@ -16,8 +16,9 @@ from trainmaster_operator.cli.display.live_display import summary
 from trainmaster_operator.cli.display.rank_output import CHUNK, RankOutput, shown
 from trainmaster_operator.cli.display.run_logs import of_run
 from trainmaster_operator.cli.display.scenes import Scene
+from trainmaster_operator.cli.display.status_diff import News
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.cli.run.rank_0_output import Teller, is_read
+from trainmaster_operator.cli.run.rank_0_output import HOLD_S, Teller, is_read
 from trainmaster_operator.planning.facts.job_state import JobPhase
 
 
@@ -96,7 +97,7 @@ def test_of_our_loop_evaluations_are_shown_and_steps_are_left_to_the_display(
 ) -> None:
     def word(*, own_loop: bool, quiet: bool) -> str | None:
         told = Teller(0, own_loop=own_loop, quiet=quiet).pick_news(line.encode())
-        return told.word if told is not None else None
+        return told[0].word if told else None
 
     assert word(own_loop=True, quiet=False) == loud
     assert word(own_loop=True, quiet=True) == quiet
@@ -104,24 +105,113 @@ def test_of_our_loop_evaluations_are_shown_and_steps_are_left_to_the_display(
     assert word(own_loop=False, quiet=True) is None
 
 
-def test_the_traceback_of_a_rank_that_lost_its_peer_is_left_to_the_news_of_the_failure() -> None:
-    lines = ["one", "Traceback (most recent call last):", '  File "x"', "", "    y", "RuntimeError: lost", "two"]
-    for own_loop, expected in ((True, ["one", "two"]), (False, lines)):
-        teller = Teller(0, own_loop=own_loop, quiet=False)
-        assert [told.text for line in lines if (told := teller.pick_news(line.encode())) is not None] == expected
+LOST = "RuntimeError: [pair.cc:545] Read error [127.0.0.1]:45216: Connection reset by peer"
+TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 29', "", "    loss.backward()"]
+TORCH = [
+    "[rank0]:[W1126 16:29:12.102458823 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=5): Broken pipe",
+    "Exception raised from sendBytes at Utils.hpp:757 (most recent call first):",
+    "frame #0: c10::Error::Error(c10::SourceLocation) + 0x9d (0x7fcae815c13d in libc10.so)",
+    "<omitting python frames>",
+    "frame #19: <unknown function> + 0x891f5 (0x7fcae9ea71f5 in libc.so.6)",
+    "",
+]
 
 
-def test_a_traceback_of_rank_0_that_was_shown_is_explained_once_by_the_failure_of_another_rank() -> None:
-    teller = Teller(0, own_loop=False, quiet=False)
-    assert teller.explain_traceback(CRASH) is None
-    for _ in range(2):
-        teller.pick_news(b"[rank0]: Traceback (most recent call last):")
-        explained = teller.explain_traceback(CRASH)
-        assert explained is not None
-        assert explained.text == "rank 2 failed first; the error of rank 0 most likely follows from it"
-        assert teller.explain_traceback(CRASH) is None
-    teller.pick_news(b"Traceback (most recent call last):")
-    assert teller.explain_traceback(CRASH.model_copy(update={"rank": 0})) is None
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def told(teller: Teller, *lines: str) -> list[str]:
+    return [piece.text for line in lines for piece in teller.pick_news(line.encode())]
+
+
+def texts(pieces: list[News]) -> list[str]:
+    return [piece.text for piece in pieces]
+
+
+def test_the_traceback_of_a_rank_of_our_loop_is_left_to_the_news_of_the_failure() -> None:
+    teller = Teller(0, own_loop=True, quiet=False)
+    assert told(teller, "one", *TRACEBACK, LOST, "two") == ["one", "two"]
+
+
+@pytest.mark.parametrize("own_loop", [True, False])
+def test_frames_that_torch_prints_when_a_peer_is_lost_are_not_shown(own_loop: bool) -> None:
+    teller = Teller(0, own_loop=own_loop, quiet=False)
+    assert told(teller, "one", *TORCH, *TORCH, "two") == ["one", "two"]
+
+
+def test_what_torch_logs_about_anything_else_is_shown() -> None:
+    lines = ["[W1126 16:29:12.1 Module.cpp:182] symbolizing C++ stack trace", "frame #0: main"]
+    assert told(Teller(0, own_loop=False, quiet=False), *lines) == lines
+
+
+def test_our_loop_does_not_show_that_the_store_of_a_lost_round_is_silent() -> None:
+    assert (
+        told(Teller(0, own_loop=True, quiet=False), "trainmaster: the round's store doesn't answer: Broken pipe") == []
+    )
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+def test_a_rank_that_lost_its_peer_is_told_after_the_failure_and_without_its_traceback(prefix: str) -> None:
+    teller = Teller(0, own_loop=False, quiet=False, clock=Clock())
+    assert told(teller, "one", *(prefix + line for line in [*TRACEBACK, LOST]), "resumed") == ["one"]
+    explained = "rank 2 failed first; the error of rank 0 most likely follows from it"
+    assert texts(teller.after_failure(CRASH)) == [explained, "resumed"]
+    assert told(teller, "two") == ["two"]
+    assert teller.after_failure(CRASH) == []
+
+
+def test_a_rank_that_lost_a_pod_is_told_without_its_traceback() -> None:
+    teller = Teller(0, own_loop=False, quiet=False, clock=Clock())
+    assert told(teller, *TRACEBACK, LOST) == []
+    lost = CRASH.model_copy(update={"rank": None, "cause": "AgentLost"})
+    explained = "tiny-worker-2-0 failed first; the error of rank 0 most likely follows from it"
+    assert texts(teller.after_failure(lost)) == [explained]
+
+
+def test_a_traceback_that_names_no_lost_connection_is_shown_after_the_failure_of_another_rank() -> None:
+    teller = Teller(0, own_loop=False, quiet=False, clock=Clock())
+    lines = [*TRACEBACK, "KeyError: 'lr'"]
+    assert told(teller, *lines) == []
+    assert texts(teller.after_failure(CRASH))[1:] == lines
+
+
+def test_the_traceback_of_the_rank_that_failed_first_is_shown_whole() -> None:
+    teller = Teller(0, own_loop=False, quiet=False, clock=Clock())
+    lines = [*TRACEBACK, LOST]
+    assert told(teller, *lines) == []
+    assert texts(teller.after_failure(CRASH.model_copy(update={"rank": 0}))) == lines
+
+
+def test_a_traceback_that_no_failure_follows_is_shown_after_a_moment_and_explained_by_a_later_one() -> None:
+    clock = Clock()
+    teller = Teller(0, own_loop=False, quiet=False, clock=clock)
+    lines = [*TRACEBACK, LOST]
+    assert told(teller, *lines) == []
+    clock.now += HOLD_S
+    assert texts(teller.overdue()) == lines
+    assert texts(teller.after_failure(CRASH)) == [
+        "rank 2 failed first; the error of rank 0 most likely follows from it"
+    ]
+    assert teller.after_failure(CRASH) == []
+
+
+def test_a_traceback_that_is_read_after_the_failure_of_another_rank_is_explained_by_it() -> None:
+    clock = Clock()
+    teller = Teller(0, own_loop=False, quiet=False, clock=clock)
+    teller.after_failure(CRASH)
+    assert told(teller, *TRACEBACK, LOST) == []
+    clock.now += HOLD_S
+    assert texts(teller.overdue()) == ["rank 2 failed first; the error of rank 0 most likely follows from it"]
+
+
+def test_what_is_held_back_when_the_run_ends_is_shown() -> None:
+    teller = Teller(0, own_loop=False, quiet=False, clock=Clock())
+    assert told(teller, *TRACEBACK, "KeyError: 'lr'") == []
+    assert texts(teller.rest()) == [*TRACEBACK, "KeyError: 'lr'"]
 
 
 def test_nothing_is_written_into_a_pipe_that_nobody_reads() -> None:

@@ -216,6 +216,16 @@ def test_a_traceback_that_the_log_lacks_is_shown(tmp_path: Path) -> None:
     assert "<b>42" not in html
 
 
+def test_the_whole_message_of_the_failure_that_ended_a_run_is_shown_once(tmp_path: Path) -> None:
+    message = "the same failure came 3 times. " * 25 + "Add the rule {action: Fail}"
+    failure = CRASH.model_copy(update={"message": message})
+    cut = Condition(type="Failed", status="True", reason="Crash", message=f"rank 2: {message}"[:512])
+    out = output_folder(tmp_path / "out", status(JobPhase.FAILED, lastFailure=failure, conditions=[cut]))
+    _, text = page(out)
+    assert text.count(message) == 1
+    assert text.count("the same failure came 3 times.") == 25
+
+
 def test_a_line_of_a_log_without_end_does_not_fill_the_page(tmp_path: Path) -> None:
     out = failed_run(tmp_path / "out")
     (out / "logs" / "tiny-worker-2-0.log").write_text("[rank 2] " + "x" * 100_000 + "\n")
@@ -231,7 +241,7 @@ def test_a_run_that_failed_without_a_failure_of_a_rank_says_why(tmp_path: Path) 
 
 def test_the_last_failure_of_a_run_that_went_on_comes_after_its_curves(tmp_path: Path) -> None:
     _, text = page(output_folder(tmp_path / "out"))
-    assert text.index("Throughput") < text.index("The last failure rank 2: Crash in step 60")
+    assert text.index("Throughput") < text.index("The last failure rank 2: Crash after step 59")
 
 
 def test_paper_is_white_whatever_the_screen_is() -> None:

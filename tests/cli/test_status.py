@@ -13,7 +13,7 @@ from tests.api.jobs import PYTORCH, job
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
 from trainmaster_operator.cli import output_folder as output
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung, Spent
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung, Spent, Suspicion
 from trainmaster_operator.planning.status_mapping import write_status
 
 Shown = Callable[[JobState], list[str]]
@@ -66,9 +66,16 @@ def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:
     (tmp_path / "out" / "logs" / f"{CRASH.pod}.log").write_text("[rank 2] last words\n")
     lines = shown(failed)
     assert states(lines) == ["Failed", "Failed"]
-    assert lines[1] == "Last failure: rank 2: Crash in step 60: killed by SIGKILL"
+    assert lines[1] == "Last failure: rank 2: Crash after step 59: killed by SIGKILL"
     assert "  last words" in lines
     assert lines[-1] == f"Log of rank 2: {tmp_path}/out/logs/{CRASH.pod}.log"
+
+
+def test_the_status_of_a_failed_run_has_the_whole_message_with_the_advice(shown: Shown) -> None:
+    failure = CRASH.model_copy(update={"message": "the same failure came 3 times. " * 25 + "Add the rule"})
+    assert shown(status(JobPhase.FAILED, lastFailure=failure))[1] == (
+        f"Last failure: rank 2: Crash after step 59: SIGKILL: {failure.message}"
+    )
 
 
 def test_only_a_run_that_goes_on_has_a_time_left(tmp_path: Path, shown: Shown) -> None:
@@ -78,6 +85,27 @@ def test_only_a_run_that_goes_on_has_a_time_left(tmp_path: Path, shown: Shown) -
     folder.release()
     assert lines[0] == "tiny: Running  step 60/100  loss 2.5000  12.3k tokens/s  ETA 1:35"
     assert shown(status())[0] == "tiny: Interrupted  step 60/100  loss 2.5000  12.3k tokens/s"
+
+
+def test_a_run_that_makes_no_step_says_so_and_not_what_its_last_steps_were_like(tmp_path: Path, shown: Shown) -> None:
+    left = status(goodput="1.00", usefulSeconds=1.0, accountedAt="2026-11-21T15:00:20.000Z")
+    left.progress.updatedAt, left.progress.stepsPerSecond = "2026-11-21T15:00:20.000Z", 7.37
+    output_folder(tmp_path / "out", left)
+    folder = output.OutputFolder.claim(tmp_path / "out")
+    lines = shown(left)
+    folder.release()
+    assert re.fullmatch(r"tiny: Running  step 60/100  loss 2.5000  no step for [\d:.]+ \(usually 136 ms\)", lines[0])
+    assert any("goodput 0.00" in line for line in lines)
+
+
+def test_a_run_whose_ranks_may_hang_says_so_while_it_goes_on(tmp_path: Path, shown: Shown) -> None:
+    left = status(suspicion=Suspicion(round=1, rank=0, slot=0, message="rank 0 has been silent for 30.5 s"))
+    output_folder(tmp_path / "out", left)
+    folder = output.OutputFolder.claim(tmp_path / "out")
+    lines = shown(left)
+    folder.release()
+    assert lines[1] == "Ranks may hang: rank 0 has been silent for 30.5 s"
+    assert not any("may hang" in line for line in shown(left))
 
 
 def test_a_script_without_a_known_step_is_not_said_to_stand_at_step_0(

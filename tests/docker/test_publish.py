@@ -118,7 +118,11 @@ def test_a_command_that_fails_writes_no_values_and_says_which(
     [
         (["--registry=https://r", "--tag=1"], "REGISTRY=https://r: a registry without https:// is expected"),
         (["--registry=r/Team", "--tag=1"], "REGISTRY=r/Team: a registry without https:// is expected"),
-        (["--registry=r", "--tag="], "TAG=: letters, digits, '.', '_' and '-' are expected, such as 0.1.0"),
+        (
+            ["--registry=r", "--tag="],
+            "TAG is missing: letters, digits, '.', '_' and '-' are expected, such as TAG=0.1.0",
+        ),
+        (["--registry=r", "--tag=a/b"], "TAG=a/b: letters, digits, '.', '_' and '-' are expected, such as TAG=0.1.0"),
     ],
 )
 def test_a_wrong_registry_or_tag_is_refused(

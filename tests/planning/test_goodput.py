@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planning.world import World, opened, recovered, running, verdict
+from tests.planning.world import World, job_spec, opened, recovered, running, verdict
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts.job_state import JobPhase
 
@@ -82,6 +82,42 @@ def test_pauses_of_a_new_round_are_counted_from_its_start() -> None:
     step_to(world, 22, 1)
     step_to(world, 32, 10, pauses={"save": [1, 2.0, 2.0, 2.0]})
     assert world.status.lost["Checkpoint"] == pytest.approx(9 + 2)
+
+
+def test_the_time_in_which_ranks_hung_is_lost_though_the_job_then_fails() -> None:
+    hangs = {"hang": {"limitSeconds": 30}, "rules": [{"causes": ["Hang"], "action": "Fail"}]}
+    world = running(job_spec(recovery=hangs), step=10)
+    step_to(world, 20, 10)
+    for wait in (30.0, 10.0):
+        world.now += wait
+        for slot in world.slots:
+            world.agent(slot, ranks=world.ranks(slot, step=20, silent_s=wait + 20, still_s=wait))
+        world.write()
+    assert (world.status.phase, world.status.lost) == (JobPhase.FAILED, {"Hang": pytest.approx(40)})
+    assert world.status.goodput == "0.20"
+
+
+def test_the_last_steps_of_a_job_that_fails_are_useful_though_they_are_reported_with_the_failure() -> None:
+    world = running(step=10)
+    world.now += 10
+    for slot in world.slots:
+        world.agent(slot, ranks=world.ranks(slot, step=20))
+    fail(world, Cause.DATA_ERROR)
+    assert (world.status.phase, world.status.usefulSeconds) == (JobPhase.FAILED, pytest.approx(10))
+    assert (world.status.lost, world.status.goodput) == ({}, "1.00")
+
+
+def test_a_failure_before_the_first_step_after_another_one_loses_only_the_time_since_then() -> None:
+    world = running(step=10)
+    fail(world, Cause.CRASH)
+    world.now += 3
+    for slot in world.slots:
+        world.obey(slot)
+    world.now += 4
+    world.agent(1, verdict=verdict(1, Cause.DATA_ERROR, round=world.status.round), verdict_age_s=1.0)
+    world.settle()
+    assert world.status.phase is JobPhase.FAILED
+    assert world.status.lost == {"Crash": pytest.approx(6), "DataError": pytest.approx(1)}
 
 
 def test_a_restarted_operator_counts_on() -> None:

@@ -91,6 +91,27 @@ def test_the_stuck_rank_is_named_with_its_calls_and_what_the_others_do() -> None
         assert words in event.message
 
 
+def test_no_rank_is_named_while_it_is_not_known_which_one_the_others_wait_for() -> None:
+    world = running(spec())
+    each = [{"silent_s": 9.5}, *[{"silent_s": 9.0}] * 3]
+    reports(world, *each)
+    (event,) = world.write().events
+    assert event.message == (
+        "4 ranks have been silent for 9.0 s (limit 8.0 s) in phase STEP at step 10; their stacks are read to find the "
+        "one that stands still"
+    )
+    assert world.status.suspicion is not None
+    assert world.status.suspicion.message == event.message
+
+
+def test_the_rank_that_is_behind_the_others_is_named_at_once() -> None:
+    world = running(spec())
+    reports(world, *[{"silent_s": 9.5, "collective": f"{7 if at == 2 else 8} allreduce"} for at in range(4)])
+    (event,) = world.write().events
+    assert event.message.startswith("rank 2 has been silent for 9.5 s")
+    assert "(pod job-worker-2-0" in event.message
+
+
 @pytest.mark.parametrize(
     ("each", "blamed"),
     [

@@ -299,6 +299,25 @@ def test_a_job_that_may_have_fewer_pods_shrinks_before_the_same_exception_ends_i
     assert world.status.restarts.shrink == 1
 
 
+def test_a_job_that_a_person_continues_tries_the_same_exception_again_as_often_as_at_first() -> None:
+    """`trainmaster run` keeps the last failure of a failed job, for people, and empties the budget."""
+    world = running(step=30)
+    for _ in range(3):
+        fails_after_a_step(world)
+    assert world.status.phase is JobPhase.FAILED
+    again = world.status.model_copy(update={"phase": JobPhase.SUSPENDED, "spent": [], "completionTime": ""})
+    world.status = again.model_copy(update={"round": again.round + 1, "roundStore": ""})
+    world.settle()
+    recovered(world, step=30, resumed=20)
+    before = restarts(world)
+    for _ in range(2):
+        fails_after_a_step(world)
+    assert (before, restarts(world)) == ((1, 1, 0), (2, 2, 0))
+    fails_after_a_step(world)
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.message.startswith("the same failure came 3 times after step 30")
+
+
 def test_a_spent_budget_tells_that_the_failures_were_the_same() -> None:
     world = running(job_spec(recovery={"budget": {"inPlace": 1, "pod": 0, "full": 0}}), step=30)
     for _ in range(2):
@@ -307,4 +326,105 @@ def test_a_spent_budget_tells_that_the_failures_were_the_same() -> None:
     assert world.status.lastFailure.message == (
         "the recovery budget is exhausted after 1 restarts in place, 0 of single pods and 0 of all pods; "
         "the previous failure was the same, after the same step 30: FileNotFoundError: no shard"
+    )
+
+
+STUCK = '  File "/job/train.py", line 32, in <module>\n'
+MEETS = f'{STUCK}  File "/venv/lib/python3.11/site-packages/torch/autograd/graph.py", line 8, in backward\n'
+READS = f'{STUCK}  File "/usr/lib/python3.11/ssl.py", line 1311, in recv\n'
+
+
+def hangs_after_a_step(
+    world: World, stack: str = STUCK, others: str = MEETS, rank: int = 2, resumed: int = 20, **fields: Any
+) -> None:
+    """A rank stands still after step 30, and if the job goes on, its ranks come to step 30 again."""
+    for wait in (20.0, 3.0):
+        world.now += wait
+        for slot in world.slots:
+            stands = {"step": 30, "silent_s": wait + 5, "still_s": wait, "collective": "7 allreduce", **fields}
+            world.agent(slot, ranks=world.ranks(slot, **{"stack": stack if slot == rank else others, **stands}))
+        world.write()
+    if world.status.phase is not JobPhase.FAILED:
+        assert world.status.phase is JobPhase.RECOVERING
+        recovered(world, step=30, resumed=resumed)
+
+
+def hanging_script(**recovery: Any) -> World:
+    return running(script_spec(recovery={"hang": {"limitSeconds": 8}, **recovery}), step=30)
+
+
+def test_a_script_that_hangs_a_third_time_at_the_same_line_after_the_same_step_is_not_restarted_again() -> None:
+    world = hanging_script()
+    counted = []
+    for _ in range(3):
+        hangs_after_a_step(world)
+        counted.append(restarts(world))
+    assert counted == [(1, 0, 0), (1, 1, 0), (1, 1, 0)]
+    assert world.status.phase is JobPhase.FAILED
+    assert world.status.lastFailure is not None
+    words = world.status.lastFailure.message
+    assert words.startswith(
+        "the same failure came 3 times after step 30, the last time with a new pod, so another restart would not help: "
+        "rank 2 has been silent for "
+    )
+    assert words.endswith(
+        "it is in <module> (train.py:32). To end the job at the first such failure, add the rule "
+        "{causes: [Hang], action: Fail} to spec.recovery.rules"
+    )
+
+
+def test_the_rule_that_is_advised_for_a_hang_ends_the_job_at_the_first_one() -> None:
+    world = hanging_script(rules=[{"causes": ["Hang"], "action": "Fail"}])
+    hangs_after_a_step(world)
+    assert (world.status.phase, restarts(world)) == (JobPhase.FAILED, (0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [
+        {"stack": MEETS, "others": MEETS},  # The network: each rank waits for the others.
+        {"stack": STUCK, "others": STUCK},  # The network of GPUs, where the host waits for the device.
+        {"stack": READS},  # A download.
+        {"stack": ""},  # The kernel holds the rank, for example because a disk does not answer.
+        {"phase": "save"},  # Storage.
+    ],
+)
+def test_a_hang_whose_cause_may_be_outside_is_restarted_as_often_as_the_budget_allows(outside: dict[str, Any]) -> None:
+    world = hanging_script()
+    for _ in range(3):
+        hangs_after_a_step(world, **outside)
+    assert restarts(world) == (3, 0, 0)
+
+
+def test_a_hang_of_the_built_in_trainer_is_restarted_as_often_as_the_budget_allows() -> None:
+    world = running(job_spec(recovery={"hang": {"limitSeconds": 8}}), step=30)
+    for _ in range(3):
+        hangs_after_a_step(world)
+    assert restarts(world) == (3, 0, 0)
+
+
+def test_hangs_of_different_ranks_or_lines_are_not_the_same() -> None:
+    world = hanging_script()
+    hangs_after_a_step(world)
+    hangs_after_a_step(world, rank=1)
+    hangs_after_a_step(world, rank=1, stack=STUCK.replace("32", "33"))
+    assert restarts(world) == (3, 0, 0)
+
+
+def test_a_hang_in_a_round_without_a_step_does_not_count_as_the_same() -> None:
+    """Its ranks have not shown that the network and the storage work."""
+    world = hanging_script()
+    hangs_after_a_step(world, resumed=30)
+    hangs_after_a_step(world, resumed=30)
+    assert restarts(world) == (2, 0, 0)
+
+
+def test_a_spent_budget_advises_a_rule_for_hangs_that_were_the_same() -> None:
+    world = hanging_script(budget={"inPlace": 1, "pod": 0, "full": 0})
+    for _ in range(2):
+        hangs_after_a_step(world, stack=MEETS)
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.message.startswith("the recovery budget is exhausted after 1 restarts in place")
+    assert world.status.lastFailure.message.endswith(
+        "To end the job at the first such failure, add the rule {causes: [Hang], action: Fail} to spec.recovery.rules"
     )

@@ -88,7 +88,6 @@ def resumed_resource(before: dict[str, Any], job: dict[str, Any], last_round: in
             "stopBound": False,
             "completionTime": "",
             "spent": [],
-            "lastFailure": None if status.phase is JobPhase.FAILED else status.lastFailure,
             "recoveries": [r for r in status.recoveries if r.totalSeconds is not None],
             "conditions": [c for c in status.conditions if c.type not in ("Failed", "Complete")],
         }

@@ -19,6 +19,7 @@ from trainmaster_operator.planning.lifecycle import (
     checkpoint_conditions,
     elastic_resize,
     finished_job_cleanup,
+    goodput,
     job_beginning,
     job_ending,
     job_progress,
@@ -70,7 +71,7 @@ def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
         return Decision(status, delete=deletes, requeue_after_s=_soonest(due, finished_job_cleanup.expiry_s(view)))
     change = _decide(view)
     if change is not None:
-        status = _apply_updates(view, change.status)
+        status = goodput.at_failure(view, _apply_updates(view, change.status))
         return _write_intent(spec, view.status, Change(status, change.events), observed, now)
     status = _apply_updates(view, status)
     if status is not view.status:

@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from trainmaster.contract.wire import Cause
 from trainmaster_operator.cli.display import pod_rows, rank_rows, recovery_tables
 from trainmaster_operator.cli.display.number_words import clock, loss, rate, remaining, seconds
 from trainmaster_operator.cli.display.plain_display import PlainDisplay
@@ -98,6 +99,8 @@ def picture(scene: Scene, elapsed_s: float) -> RenderableType:
     lasts = rank_rows.first_step_s(status, scene.ranks)
     if lasts is not None:
         head.append(f"   {'compiling' if scene.compiles else 'first step'} {seconds(lasts)}", "yellow")
+    if (still := scene.standstill) is not None:
+        head.append(f"   {still.words}", "yellow")
     parts: list[RenderableType] = ["", head, *([Text(scene.unled, "yellow")] if scene.unled else []), _Progress(scene)]
     if scene.ranks:
         parts.append(rank_rows.table(scene.name, status, scene.ranks, compiles=scene.compiles))
@@ -118,9 +121,10 @@ class _Progress:
         words = [(step, "")]
         if progress.loss:
             words.append((f"loss {loss(progress.loss)}", ""))
-        if progress.tokensPerSecond:
+        stands = scene.standstill is not None
+        if progress.tokensPerSecond and not stands:
             words.append((f"{rate(progress.tokensPerSecond)} {scene.unit}/s", ""))
-        if scene.eta_s is not None:
+        if scene.eta_s is not None and not stands:
             words.append((f"ETA {remaining(scene.eta_s)}", ""))
         if status.checkpoint:
             words.append((f"saved {status.checkpoint.step}", "dim"))
@@ -164,8 +168,9 @@ def summary(scene: Scene, console: Console, report: str = "", state: str = "") -
     facts = [reached(status)]
     if status.progress.loss:
         facts.append(f"loss {loss(status.progress.loss)}")
-    if status.goodput:
-        facts.append(f"goodput {status.goodput}")
+    still = scene.standstill
+    if goodput := status.goodput if still is None else still.goodput:
+        facts.append(f"goodput {goodput}")
     facts.append(counted(status.restarts.total, "restart"))
     console.print()
     # A run that was ended at once leaves the job in whatever phase it was.
@@ -188,10 +193,13 @@ def _tell_last_words(scene: Scene, failure: Failure, console: Console) -> None:
     lines of its log."""
     lines = scene.words.lines if scene.words is not None else ()
     traceback = failure.traceback.rstrip()
+    who = f"rank {failure.rank}, which failed first" if failure.rank is not None else failure.pod
     if traceback and traceback.splitlines()[-1].strip() not in map(str.strip, lines):
-        console.print(Text(traceback, "dim"), soft_wrap=True)
+        kind = "stack" if failure.cause == Cause.HANG else "traceback"
+        console.print(f"The {kind} of {who}:", markup=False)
+        for line in traceback.splitlines():
+            console.print(Text(f"  {line}", "dim"), soft_wrap=True)
     if lines:
-        who = f"rank {failure.rank}, which failed first" if failure.rank is not None else failure.pod
         console.print(f"The last lines of {who}:", markup=False)
         for line in lines:
             console.print(Text(f"  {line}", "dim"), soft_wrap=True)

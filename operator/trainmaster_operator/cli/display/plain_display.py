@@ -31,6 +31,7 @@ class PlainDisplay:
         self._began = clock()
         self._told_at = self._began
         self._told_step = 0
+        self._still_told_s = 0.0  # For how long no step had been made when the last line said so.
         # The time of the last line about the first step that is under way.
         self._first_step_told_at: float | None = None
         self._first_step_began = 0.0
@@ -45,6 +46,7 @@ class PlainDisplay:
         progress = self._scene.status.progress
         now = self._clock()
         self._tell_first_step(now)
+        self._tell_standstill()
         if self._scene.status.phase is not JobPhase.RUNNING or progress.step == self._told_step:
             return
         total = self._scene.total
@@ -73,6 +75,15 @@ class PlainDisplay:
         self._first_step_told_at = now
         self._write(word, f"{seconds(now - self._first_step_began)} so far")
 
+    def _tell_standstill(self) -> None:
+        """Write that no step is made, again each time when that has lasted twice as long."""
+        still = self._scene.standstill
+        if still is None:
+            self._still_told_s = 0.0
+        elif still.lasts_s >= 2 * self._still_told_s:
+            self._still_told_s = still.lasts_s
+            self._write("waiting", still.words)
+
     def _write(self, word: str, text: str) -> None:
         self._stream.write(f"{clock(self._clock() - self._began)}  {word:<10}  {text}\n")
         self._stream.flush()
@@ -84,6 +95,8 @@ def describe(scene: Scene) -> str:
     parts = [f"{progress.step}/{scene.total}" if scene.total else str(progress.step)]
     if progress.loss:
         parts.append(f"loss {loss(progress.loss)}")
+    if (still := scene.standstill) is not None:
+        return "  ".join([*parts, still.words])
     if progress.tokensPerSecond:
         parts.append(f"{rate(progress.tokensPerSecond)} {scene.unit}/s")
     elif progress.stepsPerSecond:

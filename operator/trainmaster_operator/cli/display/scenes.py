@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.sample_unit import unit_of
-from trainmaster_operator.cli.display import rank_rows
+from trainmaster_operator.cli.display import rank_rows, standstill
 from trainmaster_operator.cli.display.last_lines import LastWords
+from trainmaster_operator.cli.display.standstill import Standstill
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster.port import Object
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
@@ -34,6 +36,8 @@ class Scene:
     unit: str = "tokens"  # The unit in which samples are counted.
     compiles: bool = False  # The first step of a round begins with torch.compile.
     unled: str = ""  # Sentences that say that no operator is there, so the status may be out of date.
+    goes_on: bool = True  # False once nothing runs any more, whatever the phase of the status is.
+    wall: Callable[[], float] = time.time  # Seconds since 1970.
 
     @property
     def place(self) -> str:
@@ -65,6 +69,14 @@ class Scene:
     def eta_s(self) -> float | None:
         """Seconds until the end; None if it is unknown or no operator updates it."""
         return None if self.unled else self.status.progress.etaSeconds
+
+    @property
+    def standstill(self) -> Standstill | None:
+        """How long the job has made no step; None if that isn't long, or not known."""
+        if not self.goes_on or self.unled:
+            return None
+        least_s = standstill.LEAST_ON_A_CLUSTER_S if self.namespace else standstill.LEAST_S
+        return standstill.find(self.status, self.wall(), least_s)
 
     @property
     def total(self) -> int:

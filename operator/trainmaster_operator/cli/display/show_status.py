@@ -20,7 +20,7 @@ from trainmaster_operator.cli import disruption_budgets, output_folder
 from trainmaster_operator.cli.display import last_lines, live_display, plain_display, pod_rows
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
 from trainmaster_operator.cli.display.scenes import Scene, scene_of_job, scene_of_run
-from trainmaster_operator.cli.display.status_diff import described, reached
+from trainmaster_operator.cli.display.status_diff import described, described_whole, reached
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.stored_state import standing, state_of
 from trainmaster_operator.planning.facts import script_step_count
@@ -39,9 +39,11 @@ def of_run(out: Path) -> int:
     scene.memory = MemoryTrack.read(out / output_folder.MEMORY).describe_nearest()
     scene.words = last_lines.last_words(out, job)
     goes_on = output_folder.is_held(out)
+    scene.goes_on = goes_on
     state, sentence = standing(out, job, goes_on)
     console = Console(file=sys.stdout, highlight=False)
     console.print(f"{scene.name}: {state}  {_progress(scene, goes_on)}")
+    _show_suspicion(scene, console)
     _show_last_failure(job, resource, console)
     page = out / output_folder.REPORT
     live_display.summary(scene, console, str(page) if page.exists() else f"`trainmaster report {out}` writes it", state)
@@ -107,6 +109,7 @@ def show(scene: Scene, console: Console, resource: Mapping[str, Any]) -> None:
         name, wrong = ("Not scheduled", "False") if condition.type == "Scheduled" else (condition.type, "True")
         if condition.message and condition.status == wrong and condition.type not in _TOLD:
             console.print(f"{name}: {condition.reason}: {condition.message}", soft_wrap=True, markup=False)
+    _show_suspicion(scene, console)
     if job.lastFailure:
         _show_last_failure(job, resource, console)
         if job.phase is JobPhase.FAILED and job.lastFailure.traceback:
@@ -117,9 +120,16 @@ def show(scene: Scene, console: Console, resource: Mapping[str, Any]) -> None:
         console.print(pod_rows.table(scene.pods))
 
 
+def _show_suspicion(scene: live_display.Scene, console: Console) -> None:
+    suspicion = scene.status.suspicion
+    if suspicion is not None and scene.status.phase is JobPhase.RUNNING and scene.goes_on:
+        console.print(f"Ranks may hang: {suspicion.message}", soft_wrap=True, markup=False)
+
+
 def _show_last_failure(job: JobState, resource: Mapping[str, Any], console: Console) -> None:
     if job.lastFailure:
-        failure = described(job.lastFailure, job.progress.totalSteps)
+        describe = described_whole if job.phase is JobPhase.FAILED else described
+        failure = describe(job.lastFailure)
         console.print(f"Last failure: {failure}", soft_wrap=True, markup=False)
         if not job.phase.finished and (words := restarts_left(job, resource["spec"], time.time())):
             console.print(words, soft_wrap=True, markup=False)

@@ -62,7 +62,10 @@ def news(old: JobState, new: JobState, *, scripted: bool = False) -> Iterator[Ne
     run a user's script, which decides itself where it stops and what it saves."""
     failure = new.lastFailure
     if failure and failure != old.lastFailure:
-        yield News("failure", described(failure, new.progress.totalSteps), Tone.BAD)
+        # If the job fails, the news about its end has the message.
+        ends = new.phase is JobPhase.FAILED and old.phase is not JobPhase.FAILED
+        text = _headed(failure) if ends else described(failure)
+        yield News("failure", text, Tone.BAD)
     known = {recovery.round: recovery for recovery in old.recoveries}
     for recovery in new.recoveries:
         before = known.get(recovery.round)
@@ -71,6 +74,7 @@ def news(old: JobState, new: JobState, *, scripted: bool = False) -> Iterator[Ne
         closed = recovery.totalSeconds is not None and not recovery.overtaken
         if closed and (before is None or before.totalSeconds is None):
             yield News("recovered", recovered(recovery), Tone.GOOD)
+    yield from _suspicion(old, new)
     if 0 < old.workers.replicas != new.workers.replicas > 0 and new.roundStore:
         less = new.workers.replicas < old.workers.replicas
         words = f"from {old.workers.replicas} to {counted(new.workers.replicas, 'pod')}"
@@ -88,6 +92,15 @@ def news(old: JobState, new: JobState, *, scripted: bool = False) -> Iterator[Ne
             yield News(word, condition.message, Tone.BAD)
 
 
+def _suspicion(old: JobState, new: JobState) -> Iterator[News]:
+    """Yield that ranks may hang, as the event HangSuspected says it, or that they do not after all."""
+    before, now = old.suspicion, new.suspicion
+    if now is not None and (before is None or (before.round, before.message) != (now.round, now.message)):
+        yield News("hang?", now.message, Tone.WARNING)
+    if before is not None and now is None and new.round == old.round and new.phase is JobPhase.RUNNING:
+        yield News("no hang", "the ranks report again, so they did not hang", Tone.GOOD)
+
+
 @dataclass
 class OperatorBack:
     """Reports once, for each operator that died, that the next one works."""
@@ -103,14 +116,34 @@ class OperatorBack:
         return News("operator", "the operator is back: ranks report to it again", Tone.GOOD)
 
 
-def described(failure: Failure, total_steps: int) -> str:
-    """Return a failure on one line: who, why, where, and the beginning of its message. `total_steps`: of its job; 0
-    if unknown."""
-    words = (failure.message.strip().splitlines() or [""])[0]
+def described(failure: Failure) -> str:
+    """Return a failure on one line: who, why, when, and the beginning of its message."""
+    words = cut(_with_ending(failure, (failure.message.strip().splitlines() or [""])[0]))
+    return f"{_who_and_when(failure)}: {words}" if words else _who_and_when(failure)
+
+
+def described_whole(failure: Failure) -> str:
+    """Return a failure with its whole message, which may have several lines."""
+    words = _with_ending(failure, failure.message.strip())
+    return f"{_who_and_when(failure)}: {words}" if words else _who_and_when(failure)
+
+
+def _headed(failure: Failure) -> str:
+    """Return a failure without its message."""
     end = ending(failure)
-    if end and end not in words:
-        words = f"{end}: {words}" if words else end
-    return f"{blamed(failure)}: {failure.cause} {when(failure, total_steps)}" + (f": {cut(words)}" if words else "")
+    return f"{_who_and_when(failure)}: {end}" if end else _who_and_when(failure)
+
+
+def _who_and_when(failure: Failure) -> str:
+    return f"{blamed(failure)}: {failure.cause} {when(failure)}"
+
+
+def _with_ending(failure: Failure, words: str) -> str:
+    """Return the words with the signal or the exit code in front, unless they name it."""
+    end = ending(failure)
+    if not end or end in words:
+        return words
+    return f"{end}: {words}" if words else end
 
 
 def blamed(failure: Failure) -> str:
@@ -123,15 +156,12 @@ def ending(failure: Failure) -> str:
     return failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")
 
 
-def when(failure: Failure, total_steps: int) -> str:
-    """Return the step of a failure in words. The first steps of a script that reports none may be long over, and
-    after the last of `total_steps` there is no further one. A script without a known last step is observed only at
-    its optimizer: what it does after `optimizer.step()` may belong to the same step or to the next one."""
+def when(failure: Failure) -> str:
+    """Return the last step that was completed before a failure, in words. That is the one way to count: where a script
+    fails between two steps is not known, since it is observed only at its optimizer."""
     if not failure.step and failure.cause != Cause.CHECKPOINT_FAILED:
         return "before any completed step was seen"
-    if failure.cause == Cause.CHECKPOINT_FAILED or total_steps <= failure.step:
-        return f"after step {failure.step}"
-    return f"in step {failure.step + 1}"
+    return f"after step {failure.step}"
 
 
 def cut(words: str) -> str:
@@ -175,9 +205,17 @@ def _phase(status: JobState, scripted: bool) -> News | None:
         told = f", loss {loss(status.progress.loss)}" if status.progress.loss else ""
         return News("succeeded", f"{reached(status)}{told}", Tone.GOOD)
     if status.phase is JobPhase.FAILED:
-        failed = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "")
-        return News("failed", failed or "see the last failure", Tone.BAD)
+        return News("failed", _why_failed(status), Tone.BAD)
     return None
+
+
+def _why_failed(status: JobState) -> str:
+    """Return the whole reason for which a job failed; its condition has only the beginning."""
+    failure = status.lastFailure
+    if failure is not None and failure.message:
+        return f"rank {failure.rank}: {failure.message}" if failure.rank is not None else failure.message
+    failed = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "")
+    return failed or "see the last failure"
 
 
 def _began(status: JobState) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,9 @@ def load(file: Path) -> Document:
     try:
         if file.stat().st_size > SIZE_LIMIT:
             raise Refusal(f"{file}: has {file.stat().st_size} bytes; a job has at most {SIZE_LIMIT}")
+        if file.suffix == ".py" and file.is_file():
+            words = shlex.join(["trainmaster", "init", "job.yaml", "--script", str(file)])
+            raise Refusal(f"{file}: is a Python script; a job in YAML is expected; `{words}` writes one that runs it")
         loader = _Loader(file.read_text(encoding="utf-8"))
         node = loader.get_single_node()
         if node is None:

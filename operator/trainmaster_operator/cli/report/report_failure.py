@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster_operator.cli.display import last_lines
-from trainmaster_operator.cli.display.status_diff import MESSAGE_LIMIT, blamed, described, ending, logs_command
+from trainmaster_operator.cli.display.status_diff import (
+    MESSAGE_LIMIT,
+    blamed,
+    described,
+    described_whole,
+    ending,
+    logs_command,
+)
 from trainmaster_operator.cli.output_folder import LOGS
 from trainmaster_operator.cli.report import html_page
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
@@ -53,11 +60,15 @@ def section(status: JobState, output: Printed) -> str:
             return ""
         content = [html_page.lead(reason or "The status of the job has no cause.")]
     else:
-        content = [html_page.lead(described(failure, status.progress.totalSteps)), html_page.note(_place(failure))]
         message = failure.message.strip()
-        if reason and not (message and message in reason):  # Usually the reason says the same as the message.
+        # The lead of a job that failed has the whole message, if it is one line: also what to do about it.
+        whole = failed and "\n" not in message
+        describe = described_whole if whole else described
+        content = [html_page.lead(describe(failure)), html_page.note(_place(failure))]
+        # Usually the reason says the same as the message, or has its beginning.
+        if reason and not f"{blamed(failure)}: {message}".startswith(reason) and not (message and message in reason):
             content.append(html_page.note(reason))
-        text = _words(failure, output.lines)
+        text = _words(failure, output.lines, told=whole)
         content += (
             [html_page.heading(f"The last words of {blamed(failure)}"), html_page.preformatted(text)] if text else []
         )
@@ -72,13 +83,13 @@ def _place(failure: Failure) -> str:
     return " · ".join(part for part in (*parts, f"round {failure.round}") if part)
 
 
-def _words(failure: Failure, lines: tuple[str, ...]) -> str:
+def _words(failure: Failure, lines: tuple[str, ...], *, told: bool) -> str:
     """Return the message, if the sentence above it has only a part of it, the traceback and the last lines; none of
-    them twice."""
+    them twice. `told`: the sentence has the whole message."""
     message, traceback = failure.message.strip(), failure.traceback.rstrip()
     shown = set(map(str.strip, lines))
     parts = []
-    if len(message) > MESSAGE_LIMIT or "\n" in message:
+    if not told and (len(message) > MESSAGE_LIMIT or "\n" in message):
         parts.append(message)
     if traceback and traceback.splitlines()[-1].strip() not in shown:
         parts.append(traceback)

@@ -242,7 +242,7 @@ class LocalRun:
             for piece in news(old, new, scripted=self._scripted):
                 self._display.tell(piece)
                 if piece.word == "failure":
-                    self._printed.explain_traceback(new.lastFailure)
+                    self._printed.after_failure(new.lastFailure)
             stopped = new.phase is JobPhase.SUSPENDED and event.object["spec"].get("suspend")
             if new.phase.finished or stopped:
                 self._ended.set()
@@ -323,6 +323,7 @@ class LocalRun:
             self._memory.write(path / MEMORY)
         except OSError as error:
             sys.stderr.write(f"trainmaster: {_short(path / MEMORY)} can't be written: {why(error)}\n")
+        self._scene.goes_on = False
         self._scene.memory = self._memory.describe_nearest()
         self._scene.words = last_words(Path(_short(path)), self._scene.status)
         page = _short(path / REPORT)

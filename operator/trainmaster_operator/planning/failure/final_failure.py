@@ -57,7 +57,11 @@ def explain_spent_budget(view: View, fault: Fault, *, is_last_again: bool) -> st
     r = view.status.restarts
     tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
     again = f"; the previous failure was the same, after the same step {fault.step}" if is_last_again else ""
-    return f"the recovery budget is exhausted after {tried}{again}: {fault.message}"
+    words = f"the recovery budget is exhausted after {tried}{again}"
+    if is_last_again and fault.cause is Cause.HANG:
+        # For other causes, a rule for all failures with these words could be bad advice.
+        return f"{words}: {fault.message[:700]}. {_advise_rule(fault)}"
+    return f"{words}: {fault.message}"
 
 
 def explain_divergence(view: View, fault: Fault) -> str:
@@ -68,12 +72,19 @@ def explain_divergence(view: View, fault: Fault) -> str:
 
 def explain_same_failure(view: View, tried: Sequence[Rung], fault: Fault) -> str:
     """Return why the job ends, with the rule that would end it at the first of these failures."""
+    return (
+        f"the same failure came {len(tried) + 1} times {_after(view, fault)}, the last time with a new pod, so "
+        f"another restart would not help: {fault.message[:700]}. {_advise_rule(fault)}"
+    )
+
+
+def _advise_rule(fault: Fault) -> str:
+    """Return the sentence with the rule that ends a job at the first failure of this kind."""
     named = _EXCEPTION.match(fault.message)
     message = f", message: {named[0]}" if named else ""
     return (
-        f"the same failure came {len(tried) + 1} times {_after(view, fault)}, the last time with a new pod, so "
-        f"another restart would not help: {fault.message[:700]}. To end the job at the first such failure, add the "
-        f"rule {{causes: [{fault.cause.value}]{message}, action: Fail}} to spec.recovery.rules"
+        f"To end the job at the first such failure, add the rule {{causes: [{fault.cause.value}]{message}, "
+        "action: Fail} to spec.recovery.rules"
     )
 
 

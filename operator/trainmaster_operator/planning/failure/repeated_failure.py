@@ -5,18 +5,23 @@ the message. Agents say which last messages come from the program itself (`Recur
 network or a file may be to blame, nothing here applies, not even the third time. That is deliberate, and
 docs/failures.md says so under *Failures before the first step*: a mount that comes up late looks like a mistyped path,
 so the budget decides both.
+
+The words of two hangs differ, so hangs are the same if the same rank stands at the same line of the script. The reasons
+are in docs/decisions/041.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmaster.contract.wire import Recurrence
+from trainmaster.contract.wire import Cause, Recurrence
 from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import Recovery, Rung
 from trainmaster_operator.planning.facts.timestamps import seconds_of, since
 from trainmaster_operator.planning.facts.view import View, stepped_to
+from trainmaster_operator.planning.failure import failure_budget
+from trainmaster_operator.planning.failure.failure_budget import LADDER
 from trainmaster_operator.planning.failure.message_comparison import raised_at, without_what_varies
 
 UNSEEN_S = 600.0
@@ -32,17 +37,19 @@ def is_repeated(view: View, fault: Fault) -> bool:
 def restarts_in_vain(view: View, fault: Fault) -> list[Rung]:
     """Return what was restarted for this same failure since the job last made progress, the latest at the end.
 
-    The list is empty unless this failure is the last one again. A script whose step after a restart is not known may
+    The list is empty unless this failure is the last one again. Restarts that no longer count towards the budget, since
+    a person has continued the job, are left out. A script whose step after a restart is not known may
     train on without visible progress. So there the exception must come from the same line of the program, too.
     """
     if fault.recurs is Recurrence.UNKNOWN or not is_last_again(view, fault):
         return []
     if not (script_step_count.is_known(view.status) or _came_from_the_same_line(view, fault)):
         return []
-    step = view.highest_step()
+    step, spent = view.highest_step(), view.status.spent
+    counted = sum(failure_budget.without_progress(spent, fault.cause.value, rung, step) for rung in LADDER)
     rungs: list[Rung] = []
     for recovery in reversed(view.status.recoveries):
-        if not _answered(recovery, fault, step):
+        if len(rungs) == counted or not _answered(recovery, fault, step):
             break
         rungs.append(recovery.rung)
     return rungs[::-1]
@@ -62,16 +69,20 @@ def is_certain(tried: Sequence[Rung]) -> bool:
 
 
 def _came_before(view: View, fault: Fault) -> bool:
-    """Return whether the last failure, in an earlier round, had the same cause, exit code and message."""
+    """Return whether the last failure, in an earlier round, had the same cause, exit code and message. The same hang
+    is one of the same rank at the same line of the script."""
     last = view.status.lastFailure
     if last is None or last.round >= view.status.round:
         return False
+    if fault.cause is Cause.HANG and fault.recurs is not Recurrence.UNKNOWN:
+        same = (last.cause, last.rank) == (fault.cause.value, fault.rank)
+        return same and _came_from_the_same_line(view, fault)
     way = (fault.cause.value, fault.shell_code, without_what_varies(fault.message))
     return (last.cause, last.exitCode, without_what_varies(last.message)) == way
 
 
 def _came_from_the_same_line(view: View, fault: Fault) -> bool:
-    """Return whether this exception and the last one were raised at the same line of the same file."""
+    """Return whether this failure and the last one came from the same line of the same file."""
     last = view.status.lastFailure
     place = raised_at(fault.traceback)
     return last is not None and place != "" and raised_at(last.traceback) == place
@@ -79,9 +90,10 @@ def _came_from_the_same_line(view: View, fault: Fault) -> bool:
 
 def _answered(recovery: Recovery, fault: Fault, step: int) -> bool:
     """Return whether this restart answered a failure with the cause of `fault` and no step beyond `step` was
-    completed since."""
-    counted = recovery.rung in (Rung.IN_PLACE, Rung.POD, Rung.FULL)
-    return counted and recovery.cause == fault.cause.value and recovery.step == step
+    completed since. After a hang the round must have completed a step, which shows that its ranks could work."""
+    counted = recovery.rung in LADDER
+    worked = fault.cause is not Cause.HANG or (recovery.totalSeconds is not None and not recovery.overtaken)
+    return counted and worked and recovery.cause == fault.cause.value and recovery.step == step
 
 
 def _two_without_a_step(view: View) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainmaster_operator.planning.facts import script_step_count
-from trainmaster_operator.planning.facts.job_state import JobState, Pause, ProgressStatus, Recovery
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Pause, ProgressStatus
 from trainmaster_operator.planning.facts.round_times import RoundTimes, first_step_at, last_sign_at, rounds_that_trained
 from trainmaster_operator.planning.facts.timestamps import rfc3339, seconds_of, since
 from trainmaster_operator.planning.facts.view import View
@@ -43,18 +43,20 @@ class Account:
         self._goodput = status.goodput
         self.has_begun = has_begun(status)
 
-    def stand_still(self, until: float, under_way: Sequence[Recovery]) -> None:
+    def stand_still(self, until: float, failures: Sequence[tuple[str, str]]) -> None:
         """Account for the time up to `until` in which no step was completed: each failure loses the time up to the
-        next one. `under_way`: the open recoveries. At the first step of the job the account begins."""
+        next one. `failures`: the cause and the time of each that no step has followed. At the first step of the job
+        the account begins."""
         if not self._counts:
             self._counts, self._first, self._at = True, rfc3339(until), until
             return
         until = max(until, self._at)
-        ends = [until - min(since(r.startedAt, until), until - self._at) for r in under_way[1:]]
-        causes = [r.cause for r in under_way] or [self._without_failure]
+        ends = [until - min(since(at, until), until - self._at) for _, at in failures[1:]]
+        causes = [cause for cause, _ in failures] or [self._without_failure]
         for cause, begin, end in zip(causes, [self._at, *ends], [*ends, until], strict=True):
             self._lose(cause, max(0.0, end - begin))
         self._at = until
+        self._divide()
 
     def train(self, until: float, steps: int, fresh: int, paused: dict[str, float], again: str) -> None:
         """Account for `steps` steps up to `until`, `fresh` of which were done for the first time; the time of the
@@ -70,8 +72,7 @@ class Account:
             self._lose(PAUSES[name], seconds)
         self._lose(again, (1 - share) * stepping)
         self._at += elapsed
-        useful = useful_share(self._useful_s, self._lost)
-        self._goodput = f"{useful:.2f}" if useful is not None else ""
+        self._divide()
 
     def fields(self) -> dict[str, Any]:
         """Return the account as fields of the status."""
@@ -82,6 +83,10 @@ class Account:
             "lost": self._lost,
             "goodput": self._goodput,
         }
+
+    def _divide(self) -> None:
+        useful = useful_share(self._useful_s, self._lost)
+        self._goodput = f"{useful:.2f}" if useful is not None else ""
 
     def _lose(self, cause: str, seconds: float) -> None:
         if seconds >= 0.0005:
@@ -110,7 +115,7 @@ def at_first_step(view: View) -> dict[str, object]:
     Steps that the round has done since then, while no leader listened, are accounted too."""
     status = view.status
     account = Account(status)
-    account.stand_still(first_step_at(view), [r for r in status.recoveries if r.totalSeconds is None])
+    account.stand_still(first_step_at(view), _without_a_step_since(status))
     times = rounds_that_trained(view).get(status.round)
     if times is None or times.step <= times.resumed_step + 1:
         return account.fields()
@@ -122,6 +127,22 @@ def at_first_step(view: View) -> dict[str, object]:
         repeats=script_step_count.repeats(view, times.resume_told),
     )
     return {**account.fields(), "pauses": hang_thresholds.learned(view), "pausesRound": status.round}
+
+
+def at_failure(view: View, status: JobState) -> JobState:
+    """Return `status` with the time accounted that the failure has lost with which the job ends; the same object if the
+    job did not fail, or had no step. `status`: the account has all steps that are known."""
+    failure = status.lastFailure
+    if status.phase is not JobPhase.FAILED or failure is None or not status.firstStepAt:
+        return status
+    account = Account(status)
+    account.stand_still(view.now, [*_without_a_step_since(view.status), (failure.cause, failure.time)])
+    return status.model_copy(update=account.fields())
+
+
+def _without_a_step_since(status: JobState) -> list[tuple[str, str]]:
+    """Return the cause and the time of each failure that no step has followed."""
+    return [(r.cause, r.startedAt) for r in status.recoveries if r.totalSeconds is None]
 
 
 def since_first(account: Account, times: RoundTimes, progress: ProgressStatus, again: str, *, repeats: bool) -> None:

@@ -12,7 +12,7 @@ limit, only a rank that the kernel reports as stopped counts as hanging.
 
 from __future__ import annotations
 
-from trainmaster.contract.wire import Cause, RankReport, RankState
+from trainmaster.contract.wire import Cause, RankReport, RankState, Recurrence
 from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.api.recovery_spec import HANG_LIMIT_S, HangMode
 from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
@@ -25,7 +25,7 @@ from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import BEFORE_STEPS, View, stepped_to
 from trainmaster_operator.planning.liveness.hang_thresholds import SHORTEST_S, limits
 from trainmaster_operator.planning.liveness.late_round_start import find_late_agent, measure_round_age_s
-from trainmaster_operator.planning.liveness.rank_stack import innermost, waits
+from trainmaster_operator.planning.liveness.rank_stack import innermost, is_in_own_code, place, waits
 
 WATCHED = (*BEFORE_STEPS, "STEP", "SAVE", "EVAL")
 """Phases in which silence counts. Ranks may be silent while they end, but a stopped rank counts in every phase."""
@@ -212,8 +212,12 @@ def _window_s(view: View, limit: float) -> float:
 
 
 def _raised(view: View, over: list[Silence]) -> Change:
+    """Suspect the ranks. The one that stands still is named only if it is known: the stacks are not yet."""
     first = over[0]
     pod = view.pods[first.agent.slot]
+    alike = [s for s in over if _blame(s)[:2] == _blame(first)[:2]]
+    named = first.is_stopped or len(alike) == 1
+    words = _words(first) if named else _words_of_all(alike)
     suspicion = Suspicion(
         round=view.status.round,
         rank=first.rank.rank,
@@ -223,9 +227,9 @@ def _raised(view: View, over: list[Silence]) -> Change:
         step=first.rank.step,
         limitSeconds=round(first.limit_s, 3),
         since=rfc3339(view.now),
-        message=_words(first),
+        message=words,
     )
-    told = warning("HangSuspected", f"{_words(first)}{_place(pod)}")
+    told = warning("HangSuspected", f"{words}{_place(pod) if named else ''}")
     return changed(view.status, *_events(view, told), suspicion=suspicion)
 
 
@@ -270,10 +274,27 @@ def _fault(view: View, silences: list[Silence], over: list[Silence]) -> Fault:
         pod=pod.name if pod else "",
         node=pod.node if pod else "",
         traceback=rank.stack,
+        recurs=Recurrence.LIKELY if _is_of_the_program(view, silences, first) else Recurrence.UNKNOWN,
         step=rank.step,
         age_s=rank.silent_s,
         clock={"detect": detect, "decide": rank.silent_s - detect},
     )
+
+
+def _is_of_the_program(view: View, silences: list[Silence], first: Silence) -> bool:
+    """Return whether the rank stands in the script itself, so that the same hang may come again at the same step.
+
+    Everything else may have a cause outside, which may end by itself: a rank that saves, loads or waits for others
+    (storage, network), one that stands in a library (a download, the queue of a loader), one without a stack (the
+    kernel holds it, as it does while a disk doesn't answer), and one that stands where another rank stands too (the
+    network of GPUs, or something for which the script waits). A round without a step shows neither that the network
+    works nor that the storage does.
+    """
+    rank = first.rank
+    if not view.scripted or first.is_stopped or rank.phase.upper() != "STEP" or not is_in_own_code(rank.stack):
+        return False
+    alone = all(place(s.rank.stack) != place(rank.stack) for s in silences if s.rank.rank != rank.rank)
+    return alone and _has_stepped(view)
 
 
 def _words(silence: Silence) -> str:
@@ -284,6 +305,16 @@ def _words(silence: Silence) -> str:
     limit = f" (limit {silence.limit_s:.1f} s)"
     return (
         f"rank {rank.rank} has been silent for {rank.silent_s:.1f} s{limit}{phase} at step {rank.step}{after}{stopped}"
+    )
+
+
+def _words_of_all(alike: list[Silence]) -> str:
+    """Return the words for ranks of which any may be the one for which the others wait."""
+    shortest, first = min(alike, key=lambda s: s.rank.silent_s), alike[0].rank
+    phase = f" in phase {first.phase.upper()}" if first.phase else ""
+    return (
+        f"{len(alike)} ranks have been silent for {shortest.rank.silent_s:.1f} s (limit {shortest.limit_s:.1f} s)"
+        f"{phase} at step {first.step}; their stacks are read to find the one that stands still"
     )
 
 

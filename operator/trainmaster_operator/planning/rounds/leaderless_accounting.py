@@ -33,7 +33,7 @@ def accounted(view: View, recoveries: Sequence[Recovery]) -> dict[str, Any]:
             _go_on(account, times, status, repeats=repeats(view, times.resume_told))
         else:
             under_way = [r for r in known if r.totalSeconds is None and r.round <= number]
-            account.stand_still(times.first_step_at, under_way)
+            account.stand_still(times.first_step_at, [(r.cause, r.startedAt) for r in under_way])
             again = under_way[-1].cause if under_way else cause_of_repeats(status)
             since_first(account, times, progress, again, repeats=repeats(view, times.resume_told))
             known = [_closed(view, r, times) if r in under_way else r for r in known]
