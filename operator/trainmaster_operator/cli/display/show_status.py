@@ -120,7 +120,7 @@ def show(scene: Scene, console: Console, resource: Mapping[str, Any]) -> None:
         console.print(pod_rows.table(scene.pods))
 
 
-def _show_suspicion(scene: live_display.Scene, console: Console) -> None:
+def _show_suspicion(scene: Scene, console: Console) -> None:
     suspicion = scene.status.suspicion
     if suspicion is not None and scene.status.phase is JobPhase.RUNNING and scene.goes_on:
         console.print(f"Ranks may hang: {suspicion.message}", soft_wrap=True, markup=False)
