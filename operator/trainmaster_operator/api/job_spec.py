@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 from trainmaster.contract.config import CheckpointConfig, Name, Strict, TrainingConfig, TrainingSpec
 from trainmaster_operator.api.api_group import API_VERSION, JOB_KIND
 from trainmaster_operator.api.memory_tier_spec import RamSpec
-from trainmaster_operator.api.quantities import Quantity, bytes_of
+from trainmaster_operator.api.quantities import Quantity
 from trainmaster_operator.api.recovery_spec import SECONDS, RecoverySpec
 from trainmaster_operator.api.validation import cross_field_rules
 from trainmaster_operator.api.validation.problem import dotted
@@ -96,8 +96,9 @@ class WorkersSpec(Strict):
     )
     sharedMemory: Quantity | None = Field(
         None,
-        description="Size of /dev/shm in each pod, as a Kubernetes quantity such as 8Gi. This memory counts towards "
-        "the memory limit of the container. Default: 1Gi for each rank of the pod.",
+        description="Size of /dev/shm in each pod, as a Kubernetes quantity such as 8Gi. NCCL and data loaders use it; "
+        "checkpoints in memory (checkpoint.ram.limit) do not. This memory counts towards the memory limit of the "
+        "container. Default: 1Gi for each rank of the pod.",
     )
     restartCommand: (
         Annotated[list[Annotated[str, Field(max_length=131072)]], Field(min_length=1, max_length=1024)] | None
@@ -343,7 +344,7 @@ class JobSpec(Strict):
         """The memory of each pod for the memory tier, in bytes. 0 if the job has no memory tier."""
         if self.ram is None:
             return 0
-        return bytes_of(self.ram.limit or f"{self.workers.ranksPerPod}Gi") or 0
+        return self.ram.bytes_of_pod(self.workers.ranksPerPod)
 
     @property
     def elastic(self) -> bool:

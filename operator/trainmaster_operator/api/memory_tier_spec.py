@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from trainmaster.contract.config import Strict
-from trainmaster_operator.api.quantities import QuantityOrNone
+from trainmaster_operator.api.quantities import QuantityOrNone, bytes_of
 
 
 class RamSpec(Strict):
@@ -28,8 +28,14 @@ class RamSpec(Strict):
     )
     limit: QuantityOrNone | None = Field(
         None,
-        description="Memory of each pod for checkpoints, as a Kubernetes quantity such as 4Gi. It must hold the pod's "
-        "own checkpoints and the copies for another pod, each up to twice the size of the saved state. It "
-        "is added to the memory request and limit of the first container. 0 means that no checkpoints are "
-        "kept in memory; then every and peers must not be set. Default: 1Gi for each rank of the pod.",
+        description="Memory of each pod for checkpoints, as a Kubernetes quantity such as 4Gi. A rank needs twice the "
+        "size of the state that it saves. With peers: 1, in a job of several pods, it needs four times this size, "
+        "because the pod also keeps the copies of another pod. The command trainmaster plan computes it. The memory is "
+        "a tmpfs at /var/lib/trainmaster/ram, separate from /dev/shm (workers.sharedMemory). Its size is added to the "
+        "memory request and limit of the first container. 0 means that no checkpoints are kept in memory; then every "
+        "and peers must not be set. Default: 1Gi for each rank of the pod.",
     )
+
+    def bytes_of_pod(self, ranks: int) -> int:
+        """Return the bytes that a pod of `ranks` ranks has for checkpoints in memory."""
+        return bytes_of(self.limit or f"{ranks}Gi") or 0
