@@ -481,13 +481,24 @@ def test_words_of_wide_characters_keep_their_columns() -> None:
 
 @pytest.mark.parametrize("width", [60, 70])
 def test_recoveries_that_are_too_wide_for_a_table_are_paragraphs(width: int) -> None:
-    console = Console(file=io.StringIO(), width=width)
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     clock = dict.fromkeys(("detect", "decide", "drain", "schedule", "start", *CLOSED.clock), 21.3)
     summary(Scene("tiny", 4, "out", 100, status(recoveries=[CLOSED.model_copy(update={"clock": clock})])), console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "rendezvous 21.3 s" in " ".join(text.split())
     assert "first step 21.3 s" in " ".join(text.split())
+
+
+def test_recoveries_are_a_table_in_a_pipe_whatever_its_width() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    clock = dict.fromkeys(("detect", "decide", "drain", "schedule", "start", *CLOSED.clock), 21.3)
+    summary(Scene("tiny", 4, "out", 100, status(recoveries=[CLOSED.model_copy(update={"clock": clock})])), console)
+    assert isinstance(console.file, io.StringIO)
+    header, row = console.file.getvalue().partition("Where their time went\n")[2].splitlines()[:2]
+    assert header.split()[:3] == ["round", "detect", "decide"]
+    assert row.split().count("21.3") == len(clock)
+    assert console.width == 60
 
 
 def test_images_are_counted_as_images() -> None:

@@ -175,3 +175,27 @@ def test_a_script_has_no_layout_to_plan(write_job: WriteJob, capsys: pytest.Capt
     assert main(["plan", str(write_job(PYTORCH))]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "only a job with spec.training has a layout to plan" in line
+
+
+@pytest.mark.parametrize(
+    ("ram", "given"),
+    [
+        ({}, {"--ram-limit": str(2 << 30), "--ram-peers": "1"}),
+        ({"limit": "64Mi", "peers": 0}, {"--ram-limit": str(64 << 20), "--ram-peers": "0"}),
+        ({"limit": "0"}, {}),
+    ],
+)
+def test_the_planner_knows_what_a_pod_has_for_checkpoints_in_memory(
+    write_job: WriteJob, monkeypatch: pytest.MonkeyPatch, ram: dict[str, object], given: dict[str, str]
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(trainer_process, "run", lambda module, arguments, *rest, **how: asked.append(arguments) or 0)
+    file = write_job(
+        spec__workers={"replicas": 2, "ranksPerPod": 2},
+        spec__training__batch={"global": 64},
+        spec__checkpoint={"directory": "/checkpoints", "ram": ram},
+    )
+    assert main(["plan", str(file)]) == 0
+    (arguments,) = asked
+    told = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert {name: value for name, value in told.items() if name.startswith("--ram")} == given

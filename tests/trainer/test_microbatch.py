@@ -17,7 +17,7 @@ from tests.trainer.ranks import Ranks
 from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
-from trainmaster.host import rank_memory
+from trainmaster.host import memory_reserve, rank_memory
 from trainmaster.models import allowed_parallelism
 from trainmaster.tools.planner import survey
 from trainmaster.tools.planner.estimate import estimate
@@ -92,7 +92,7 @@ def test_the_limit_is_the_containers_or_a_share_of_the_machine(monkeypatch: pyte
     world = World(0, 4, torch.device("cpu"), None)
     for group, share in ((Limited(), 4 << 30), (Unlimited(), 16 << 30), (None, 16 << 30)):
         monkeypatch.setattr(rank_memory, "container", lambda group=group: group)
-        expected = (share - (1 << 29) - auto_micro_batch.PROCESS) * auto_micro_batch.USABLE
+        expected = (share - (1 << 29) - memory_reserve.PROCESS) * memory_reserve.USABLE
         assert auto_micro_batch._budget(world) == int(expected)
 
 
@@ -142,7 +142,7 @@ def test_ranks_with_little_memory_take_small_micro_batches_and_have_the_same_los
     assert plain.round(1).codes == [0, 0]
     found = Job(ranks, tmp_path / "found", text, batch={"global": 16, "autoMicro": True}, steps=4)
     job = TrainingConfig.model_validate(found.config)
-    room = peak(job, 2, 2) / auto_micro_batch.USABLE + auto_micro_batch.PROCESS + 1000
+    room = peak(job, 2, 2) / memory_reserve.USABLE + memory_reserve.PROCESS + 1000
     group = rank_memory.container()
     limit = group.limit() if group is not None else None
     share = limit if limit is not None else auto_micro_batch._machine() / 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,8 @@ import torch
 
 from tests.trainer.test_planner import config
 from trainmaster import models, parallel
-from trainmaster.tools.planner import calibration, command, layout_table
+from trainmaster.host import memory_reserve
+from trainmaster.tools.planner import calibration, command, layout_table, memory_tier_need
 from trainmaster.tools.planner.calibration import _Count
 from trainmaster.tools.planner.estimate import CALLS_OF_OPTIMIZER, Estimate, estimate
 from trainmaster.tools.planner.layouts import Layout
@@ -50,7 +53,8 @@ def test_links_between_nodes_are_told_with_the_ranks_of_a_node() -> None:
     assert (machine.bandwidth, machine.between_nodes, machine.ranks_per_node) == (200e9, 12.5e9, 8)
     assert "--between-nodes as given, 8 ranks on each node (ranksPerPod)" in machine.basis
     heading = layout_table.heading("llama", 10, 16, machine)
-    assert "sends 200 GB/s (12.5 GB/s to other nodes), one after the other" in heading
+    assert "memory:" not in heading
+    assert "then sends at 200 GB/s (12.5 GB/s to other nodes), by the figures of\na rank with a device" in heading
 
 
 def test_operations_are_counted_as_a_rank_runs_them() -> None:
@@ -196,6 +200,55 @@ def test_steps_of_hours_on_this_cpu_are_told_to_be_no_guide_to_gpus(
     monkeypatch.setattr(command, "figures", lambda _: (replace(LAPTOP, flops=flops), ""))
     assert command.main(["--ranks", "1", "--top", "1"]) == 0
     assert ("a step would take more than an hour" in capsys.readouterr().out) is is_told
+
+
+def test_layouts_may_use_the_part_of_a_devices_memory_that_automicro_uses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peak = planned(Machine(1e12, 1e9, None), batch=1).memory.peak
+    least = math.ceil(peak / memory_reserve.USABLE) + memory_reserve.CONTEXT
+    for memory, fits in ((least - 2, False), (least + 2, True)):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(config(batch=1).model_dump_json()))
+        assert command.main(["--ranks", "1", "--top", "1", "--tflops", "1", "--memory", str(memory)]) == 0
+        out = capsys.readouterr().out
+        assert "of the 1.0G of a rank; the rest is a reserve." in out
+        assert ("too large" not in out) is fits
+
+
+@pytest.mark.parametrize(
+    ("limit", "copies", "said"),
+    [
+        (
+            8 << 30,
+            True,
+            "need 301Gi of each pod, more than checkpoint.ram.limit, 8Gi. For spec.checkpoint:\n  ram: {limit: 301Gi}",
+        ),
+        (
+            8 << 30,
+            False,
+            "need 151Gi of each pod, more than checkpoint.ram.limit, 8Gi. For spec.checkpoint:\n  ram: {limit: 151Gi}",
+        ),
+        (301 << 30, True, "need 301Gi of each pod; checkpoint.ram.limit, 301Gi, is enough."),
+    ],
+)
+def test_a_pod_needs_memory_for_two_files_of_each_rank_and_as_much_for_copies(
+    limit: int, copies: bool, said: str
+) -> None:
+    saved = (75 << 30) // 8
+    assert memory_tier_need.words(saved, 8, limit, copies=copies) == f"Checkpoints in memory {said}\n"
+
+
+def test_a_plan_says_whether_the_jobs_pods_have_enough_memory_for_checkpoints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.json"
+    for peers, copies in ((1, 4), (0, 2)):  # files of a rank in each pod, its own and its peer's
+        monkeypatch.setattr(sys, "stdin", io.StringIO(config().model_dump_json()))
+        pod = ["--ram-limit", str(2**20), "--ram-peers", str(peers)]
+        assert command.main(["--ranks", "2", "--top", "1", "--tflops", "1", "--json", str(file), *pod]) == 0
+        saved = json.loads(file.read_text())["layouts"][0]["saved"]
+        needed = math.ceil(copies * (saved + 2**20) / 2**20)
+        assert f"Checkpoints in memory need {needed}Mi of each pod, more than" in capsys.readouterr().out
 
 
 def test_layouts_that_fit_are_counted_among_all_that_are_legal() -> None:

@@ -99,8 +99,9 @@ class WorkersSpec(Strict):
     )
     sharedMemory: Quantity | None = Field(
         None,
-        description="Size of /dev/shm in each pod, as a Kubernetes quantity such as 8Gi. This memory counts towards "
-        "the memory limit of the container. Default: 1Gi for each rank of the pod.",
+        description="Size of /dev/shm in each pod, as a Kubernetes quantity such as 8Gi. NCCL and data loaders use it; "
+        "checkpoints in memory (checkpoint.ram.limit) do not. This memory counts towards the memory limit of the "
+        "container. Default: 1Gi for each rank of the pod.",
     )
     restartCommand: (
         Annotated[list[Annotated[str, Field(max_length=131072)]], Field(min_length=1, max_length=1024)] | None
@@ -339,7 +340,9 @@ class JobSpec(Strict):
     @property
     def ram_bytes(self) -> int:
         """The memory of each pod for the memory tier, in bytes. 0 if the job has no memory tier."""
-        return self.ram.bytes_of_pod(self.workers.ranksPerPod) if self.ram is not None else 0
+        if self.ram is None:
+            return 0
+        return self.ram.bytes_of_pod(self.workers.ranksPerPod)
 
     @property
     def elastic(self) -> bool:

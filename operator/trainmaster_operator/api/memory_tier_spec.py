@@ -28,10 +28,12 @@ class RamSpec(Strict):
     )
     limit: QuantityOrNone | None = Field(
         None,
-        description="Memory of each pod for checkpoints, as a Kubernetes quantity such as 4Gi. It must hold the pod's "
-        "own checkpoints and the copies for another pod, each up to twice the size of the saved state. It "
-        "is added to the memory request and limit of the first container. 0 means that no checkpoints are "
-        "kept in memory; then every and peers must not be set. Default: 1Gi for each rank of the pod.",
+        description="Memory of each pod for checkpoints, as a Kubernetes quantity such as 4Gi. A rank needs twice the "
+        "size of the state that it saves. With peers: 1, in a job of several pods, it needs four times this size, "
+        "because the pod also keeps the copies of another pod. The command trainmaster plan computes it. The memory is "
+        "a tmpfs at /var/lib/trainmaster/ram, separate from /dev/shm (workers.sharedMemory). Its size is added to the "
+        "memory request and limit of the first container. 0 means that no checkpoints are kept in memory; then every "
+        "and peers must not be set. Default: 1Gi for each rank of the pod.",
     )
 
     def bytes_of_pod(self, ranks: int) -> int:

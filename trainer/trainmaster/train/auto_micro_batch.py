@@ -20,15 +20,8 @@ import torch.distributed as dist
 
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
-from trainmaster.host import atomic_write, own_pod, rank_memory
+from trainmaster.host import atomic_write, memory_reserve, own_pod, rank_memory
 from trainmaster.train.process_group import World
-
-PROCESS = 512 << 20
-"""Bytes of a process on CPU that no tensor uses: Python, torch, its threads and buffers of collectives."""
-CONTEXT = 1 << 30
-"""Bytes of a device that no tensor uses: its context, work space of libraries, buffers of collectives."""
-USABLE = 0.9
-"""The share of the remaining memory that an estimate may use: it is a few percent off, and allocators leave gaps."""
 
 
 def settle(config: TrainingConfig, world: World, kept: Path | None) -> tuple[TrainingConfig, str]:
@@ -114,13 +107,13 @@ def _known(config: TrainingConfig, ranks: int, budget: int, kept: Path | None) -
 def _budget(world: World) -> int:
     """Return the bytes that the tensors of this rank may take."""
     if world.device.type == "cuda":
-        return int((torch.cuda.get_device_properties(world.device).total_memory - CONTEXT) * USABLE)
+        return memory_reserve.usable(torch.cuda.get_device_properties(world.device).total_memory, on_device=True)
     group, in_pod = rank_memory.container(), own_pod.size()
     limit = group.limit() if group is not None else None
     on_machine = _ranks_of_machine(world)
     share = limit / in_pod if limit is not None else _machine() / on_machine
     checkpoints = int(os.environ.get(environment.RAM_BUDGET) or 0) / in_pod  # lie in the same memory
-    return max(0, int((share - checkpoints - PROCESS) * USABLE))
+    return memory_reserve.usable(share - checkpoints, on_device=False)
 
 
 def _machine() -> int:

@@ -214,14 +214,16 @@ def recovered(status: JobState, console: Console) -> None:
 
 
 def _print_table(console: Console, title: str, cells: recovery_tables.Table) -> None:
-    """Print a table, or one paragraph per row if the terminal is too narrow. No word and no number is divided."""
+    """Print a table, or one paragraph per row if the terminal is too narrow. No word and no number is divided. What is
+    no terminal has no width, so it always gets a table."""
     console.print()
     console.print(Text(title, "bold"))
     widths = [
         max(cell_len(word) for word in (*name.split(), *(row[at] for row in cells.rows)))
         for at, name in enumerate(cells.header)
     ]
-    if sum(widths) + len(widths) - 1 > console.width:
+    needed = sum(widths) + len(widths) - 1
+    if needed > console.width and console.is_terminal:
         for row in cells.rows:
             told = [f"{name} {cell}" for name, cell in zip(cells.header, row, strict=True) if cell]
             console.print(Text(", ".join(told)))
@@ -231,4 +233,8 @@ def _print_table(console: Console, title: str, cells: recovery_tables.Table) -> 
         grid.add_column(name, justify="right" if numeric else "left", min_width=width)
     for row in cells.rows:
         grid.add_row(*row)
+    width = console.width
+    if not console.is_terminal:
+        console.width = max(width, console.measure(grid, options=console.options.update(max_width=10**4)).maximum)
     console.print(grid)
+    console.width = width

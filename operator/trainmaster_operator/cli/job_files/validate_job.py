@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster.contract.config import ParallelismConfig, TrainingSpec
-from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec, WorkersSpec
+from trainmaster_operator.api.job_spec import CheckpointSpec, DistributedTrainingJob, JobSpec, WorkersSpec
 from trainmaster_operator.api.validation import job_validation, launch_command, partial_model, unknown_pod_fields
 from trainmaster_operator.cli import kubeconfig
 from trainmaster_operator.cli.job_files.job_document import Document, in_namespace, load, refuse
@@ -49,9 +49,9 @@ def load_job(
     return document, DistributedTrainingJob.model_validate({k: v for k, v in document.value.items() if k != "status"})
 
 
-def load_training(file: Path) -> tuple[TrainingSpec | None, WorkersSpec]:
-    """Return (what a job trains, its workers) for a layout plan. Its parallelism and its number of ranks need not fit
-    each other.
+def load_training(file: Path) -> tuple[TrainingSpec | None, WorkersSpec, CheckpointSpec]:
+    """Return (what a job trains, its workers, its checkpoints) for a layout plan. Its parallelism and its number of
+    ranks need not fit each other.
 
     Raise Refusal with all problems of the job, one a line.
     """
@@ -62,7 +62,8 @@ def load_training(file: Path) -> tuple[TrainingSpec | None, WorkersSpec]:
         problems += _of_the_trainer(spec, planned=True)
     refuse(document, problems)
     assert isinstance(spec, dict)
-    return _training(spec), WorkersSpec.model_validate(spec.get("workers", {}))
+    workers = WorkersSpec.model_validate(spec.get("workers", {}))
+    return _training(spec), workers, CheckpointSpec.model_validate(spec.get("checkpoint", {}))
 
 
 def validate(file: Path, *, cluster: Where | None = None) -> int:

@@ -21,7 +21,8 @@ REPLACED_POINTS = 2000
 
 _HOW_TO_REPORT = (
     "The script has reported no loss. A loop over trainmaster's run.steps() reports the loss of each step with "
-    "run.report(loss=loss)."
+    "run.report(loss=loss). Any other loop does so with run.report(step=step, loss=loss). In both, run is what "
+    "trainmaster.init() returns."
 )
 
 _RESTART = Key("marker", "", "the ranks restarted; n is the number of the round that began")

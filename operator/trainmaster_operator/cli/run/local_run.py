@@ -148,7 +148,12 @@ class LocalRun:
         if self._prepared.python is not None:
             self._display.tell(News("python", self._prepared.python.words))
         if names.ZYGOTE not in os.environ:
-            self._display.tell(News("pending", "Python imports what ranks need, once for this run"))
+            words = (
+                "Python imports torch, for restarts without imports; in the first round the script imports it once more"
+                if self._scripted
+                else "Python imports what ranks need, once for this run"
+            )
+            self._display.tell(News("pending", words))
         tasks = [
             asyncio.create_task(work)
             for work in (

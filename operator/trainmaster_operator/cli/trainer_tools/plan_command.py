@@ -15,21 +15,24 @@ if TYPE_CHECKING:
 def declare(command: Parser) -> None:
     command.describe(
         "Lists the parallel layouts that a job can have, the fastest first, with the memory that a rank needs and the "
-        "bytes that it sends. The job's data and weights are not needed. The time of a step is an estimate for this "
+        "bytes that it sends, and says how much memory a pod needs for checkpoints in memory. The job's data and "
+        "weights are not needed. The time of a step is an estimate for this "
         "machine, whose CPU is measured once; with --tflops and --bandwidth, it is an estimate for the machine that "
         "they describe. With --between-nodes, the links between nodes are slower than those within a node; a node has "
         "as many ranks as a pod of the job (ranksPerPod).",
         ("trainmaster plan job.yaml", "layouts of the job on its own number of ranks"),
         ("trainmaster plan job.yaml --ranks 8 --memory 40Gi", "on 8 ranks; those that need more memory come last"),
         (
-            "trainmaster plan job.yaml --memory 80Gi --tflops 400 --bandwidth 450",
-            "on GPUs of 80 GiB that compute 400 TFLOP/s and send 450 GB/s",
+            "trainmaster plan job.yaml --memory 79Gi --tflops 400 --bandwidth 450",
+            "on GPUs of 80 GB (79 GiB) that compute 400 TFLOP/s and send 450 GB/s",
         ),
     )
     common.add_job(command)
     command.add_argument("--ranks", type=int, metavar="N", help="number of ranks (default: the job's)")
     command.add_argument(
-        "--memory", metavar="SIZE", help="memory of a rank, for example 40Gi; layouts that need more are listed last"
+        "--memory",
+        metavar="SIZE",
+        help="memory of a rank, for example 40Gi; a reserve of it is left, and layouts that need more are listed last",
     )
     command.add_argument(
         "--tflops", type=float, metavar="X", help="speed of a rank, in 10^12 operations per second (default: measured)"

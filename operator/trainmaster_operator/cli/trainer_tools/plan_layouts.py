@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.config import TrainingSpec
+from trainmaster_operator.api.memory_tier_spec import RamSpec
 from trainmaster_operator.api.quantities import bytes_of
 from trainmaster_operator.cli.job_files.validate_job import load_training
 from trainmaster_operator.cli.refusal import Refusal
@@ -37,7 +38,7 @@ class PlanOptions:
 def plan(options: PlanOptions) -> int:
     """List the layouts of a job. Return the exit code. Raise Refusal."""
     _check(options)
-    config, workers = load_training(options.job)
+    config, workers, checkpoint = load_training(options.job)
     if config is None:
         raise Refusal(
             f"{options.job}: only a job with spec.training has a layout to plan; a script decides itself how its "
@@ -65,6 +66,9 @@ def plan(options: PlanOptions) -> int:
     arguments += ["--top", str(options.top), "--measure", str(options.measure)]
     if options.memory is not None:
         arguments += ["--memory", str(bytes_of(options.memory))]
+    ram = checkpoint.ram or RamSpec()
+    if limit := ram.bytes_of_pod(workers.ranksPerPod):
+        arguments += ["--ram-limit", str(limit), "--ram-peers", str(ram.peers)]
     if options.json is not None:
         arguments += ["--json", str(options.json)]
     return trainer_process.run("planner", arguments, config.model_dump_json().encode(), threads=1)

@@ -14,10 +14,11 @@ import torch
 
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.errors import ConfigError
+from trainmaster.host import memory_reserve
 from trainmaster.host.processes import available_cpus
 from trainmaster.parallel.stages import partition
 from trainmaster.tools import closed_stdout
-from trainmaster.tools.planner import layout_table
+from trainmaster.tools.planner import layout_table, memory_tier_need
 from trainmaster.tools.planner.calibration import figures
 from trainmaster.tools.planner.estimate import Estimate, best_first
 from trainmaster.tools.planner.layouts import Layout, legal
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks-per-node", type=int, default=1, metavar="N")
     parser.add_argument("--top", type=int, required=True, metavar="N")
     parser.add_argument("--measure", type=int, default=0, metavar="N")
+    parser.add_argument("--ram-limit", type=int, metavar="BYTES")
+    parser.add_argument("--ram-peers", type=int, default=0, metavar="N")
     parser.add_argument("--json", metavar="FILE", type=Path)
     options = parser.parse_args(arguments)
     config = TrainingConfig.model_validate_json(sys.stdin.read())
@@ -72,9 +75,15 @@ def _plan(config: TrainingConfig, options: argparse.Namespace, machine: Machine,
     if options.json and (why := _written(options.json, layout_table.as_json(estimates))):
         sys.stderr.write(f"trainmaster: --json {options.json}: can't be written: {why}\n")
         return 2
-    sys.stdout.write(layout_table.heading(config.model.name, survey.inventory.size, options.ranks, machine))
+    sys.stdout.write(
+        layout_table.heading(config.model.name, survey.inventory.size, options.ranks, machine, options.memory)
+    )
     sys.stdout.write("\n" + "".join(f"{row}\n" for row in layout_table.rows(estimates[: options.top])))
     _end(estimates, options.top, survey, config, machine)
+    if options.ram_limit is not None and estimates[0].fits:
+        in_pod = min(options.ranks, options.ranks_per_node)
+        copies = bool(options.ram_peers) and in_pod < options.ranks
+        sys.stdout.write(memory_tier_need.words(estimates[0].saved, in_pod, options.ram_limit, copies=copies))
     fitting = [e for e in estimates if e.fits][: options.measure]
     return _measure(fitting, measuring) if fitting and measuring else 0
 
@@ -127,11 +136,19 @@ def _machine(config: TrainingConfig, options: argparse.Namespace) -> tuple[Machi
     described = (options.tflops, options.bandwidth, options.between_nodes)
     if any(value is not None for value in described) or torch.cuda.is_available():
         described_one = assumed(
-            options.tflops, options.bandwidth, options.memory, options.between_nodes, options.ranks_per_node
+            options.tflops,
+            options.bandwidth,
+            _usable(options.memory, on_device=True),
+            options.between_nodes,
+            options.ranks_per_node,
         )
         return described_one, ""
     found, doubt = figures(config)
-    return shared(found, available_cpus(), options.ranks, options.memory), doubt
+    return shared(found, available_cpus(), options.ranks, _usable(options.memory, on_device=False)), doubt
+
+
+def _usable(memory: int | None, *, on_device: bool) -> int | None:
+    return None if memory is None else memory_reserve.usable(memory, on_device=on_device)
 
 
 def _end(estimates: Sequence[Estimate], shown: int, survey: Survey, config: TrainingConfig, machine: Machine) -> None:

@@ -23,6 +23,7 @@ class Estimate:
     layout: Layout
     context: int  # tokens of a sequence
     memory: Memory  # of the rank with the highest peak
+    saved: int  # bytes of the state that a rank saves, of the rank with the largest one
     sent: dict[str, float]  # bytes in a step, by axis
     bubble: float
     seconds: float  # of a step
@@ -88,7 +89,8 @@ def _of_ranks(ranks: Sequence[RankStages], layout: Layout, survey: Survey, machi
     across = layout.axes_between_nodes(machine.ranks_per_node) if machine.ranks_per_node else set()
     seconds = busiest / (1 - bubble) + max(machine.sends_s(each, called, across) for each in sent)
     fits = machine.memory is None or worst.peak <= machine.memory
-    return Estimate(layout, survey.time, worst, most, bubble, seconds, fits)
+    saved = max(m.held.saved for m in memories)
+    return Estimate(layout, survey.time, worst, saved, most, bubble, seconds, fits)
 
 
 def _memory(own: RankStages, layout: Layout, active: int) -> Memory:

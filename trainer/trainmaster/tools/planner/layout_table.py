@@ -22,14 +22,18 @@ TOO_SLOW_S = 3600.0
 """A step that takes longer than this on this machine's CPU means that the job is for other machines."""
 
 
-def heading(name: str, size: int, ranks: int, machine: Machine) -> str:
-    limit = f", {amount(machine.memory)} each" if machine.memory is not None else ""
+def heading(name: str, size: int, ranks: int, machine: Machine, memory: int | None = None) -> str:
+    """Return the lines above the table. `memory`: the bytes of a rank, of which its tensors may take a part."""
+    limit = ""
+    if memory is not None and machine.memory is not None:
+        usable, whole = amount(machine.memory), amount(memory)
+        limit = f"memory: a layout may use {usable} of the {whole} of a rank; the rest is a reserve.\n"
     elsewhere = f" ({machine.between / 1e9:.3g} GB/s to other nodes)" if machine.between is not None else ""
     return (
-        f"{name}, {size:,} parameters, on {ranks} rank{'s' if ranks > 1 else ''}{limit}. Bytes of the fullest rank "
-        f"(K = 1024).\n"
-        f"step: if a rank does {machine.flops / 1e12:.3g} TFLOP/s and sends {machine.bandwidth / 1e9:.3g} GB/s"
-        f"{elsewhere}, one after the other:\n{textwrap.fill(machine.basis, WIDTH)}.\n"
+        f"{name}, {size:,} parameters, on {ranks} rank{'s' if ranks > 1 else ''}. Bytes of the fullest rank "
+        f"(K = 1024).\n{limit}"
+        f"step: a rank computes at {machine.flops / 1e12:.3g} TFLOP/s and then sends at "
+        f"{machine.bandwidth / 1e9:.3g} GB/s{elsewhere}, by the figures of\n{textwrap.fill(machine.basis, WIDTH)}.\n"
     )
 
 
@@ -151,6 +155,7 @@ def fields(estimate: Estimate) -> dict[str, Any]:
             "received": memory.received,
             "peak": memory.peak,
         },
+        "saved": estimate.saved,
         "sent": {axis: round(n) for axis, n in estimate.sent.items()},
         "bubble": estimate.bubble,
         "seconds": estimate.seconds,

@@ -32,7 +32,7 @@ class Machine:
 
     flops: float  # floating-point operations in a second
     bandwidth: float  # bytes that it sends in a second
-    memory: int | None  # bytes
+    memory: int | None  # bytes that the tensors of a rank may take; None: not limited
     operation_s: float = 0.0  # fixed seconds of each operation, in addition to its computation
     collective_s: float = 0.0  # fixed seconds of each collective, in addition to its bytes
     queues: bool = False

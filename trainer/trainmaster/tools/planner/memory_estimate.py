@@ -31,6 +31,11 @@ class Held:
     optimizer: int
     compression: int = 0  # of gradients that replicas sum
 
+    @property
+    def saved(self) -> int:
+        """Return the bytes of the tensors that the rank saves, with the padding of shards."""
+        return self.parameters + self.optimizer + self.compression
+
 
 @dataclass(frozen=True)
 class Memory:
