@@ -50,7 +50,7 @@ def without_rights(cluster: Cluster) -> None:
 def test_while_an_operator_leads_the_end_is_promised(
     cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    put(cluster.store, write_job(), now=stepping(age_s=3600.0))
+    put(cluster.store, write_job(), now=stepping(age_s=5.0))
     lead(cluster.store, micro(time.time() - 5))
     said = shown(capsys)
     assert "ETA" in said

@@ -74,6 +74,8 @@ class Training:
         self.config_sha256 = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
 
         determinism.enforce(config)
+        # Each rank refuses a model that it can't build before any of them waits for another.
+        self.described = models.described(config.model)
         reporter.phase(Phase.RENDEZVOUS)
         self.world = world = World.join(config.device)
         reporter.progress.rendezvous_ns = time.monotonic_ns()
@@ -111,7 +113,6 @@ class Training:
             rows = self.micro * (self.accumulation if self.degrees.get("pp", 1) > 1 else 1)
             evaluation = Evaluation(config, config.evaluation, rows)
         self._no_costs = torch.zeros(4, dtype=torch.float64, device=world.device)
-        self.described = models.described(config.model)
         model = models.build(config.model, config.seed, world.device)
         facts = models.facts(config.model)
         if world.rank == 0:
