@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from charts.dashboards import signs
-from charts.dashboards.layout import page, took_over, variable
-from charts.dashboards.panels import (
+from charts.dashboards.colors import (
     BLUE,
     GREEN,
     GREY,
-    NOBODY_LEADS,
-    NOTHING_SCRAPED,
     ORANGE,
     PINK,
     PLAIN,
@@ -19,6 +16,11 @@ from charts.dashboards.panels import (
     RED,
     TEAL,
     YELLOW,
+)
+from charts.dashboards.layout import page, took_over, variable
+from charts.dashboards.panels import (
+    NOBODY_LEADS,
+    NOTHING_SCRAPED,
     Column,
     Query,
     curves,

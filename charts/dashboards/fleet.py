@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from charts.dashboards import signs
-from charts.dashboards.layout import page, took_over, variable
-from charts.dashboards.panels import (
+from charts.dashboards.colors import (
     CATEGORY_COLORS,
-    FEW,
-    GOODPUT,
     GREEN,
-    NOBODY_LEADS,
-    NOTHING_SCRAPED,
     ORANGE,
     PHASE_COLORS,
     PLAIN,
     RED,
-    WORKER_COLORS,
     YELLOW,
+)
+from charts.dashboards.layout import page, took_over, variable
+from charts.dashboards.panels import (
+    FEW,
+    GOODPUT,
+    NOBODY_LEADS,
+    NOTHING_SCRAPED,
+    WORKER_COLORS,
     Column,
     Query,
     bars,

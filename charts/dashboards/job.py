@@ -5,22 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from charts.dashboards import signs
-from charts.dashboards.fleet import ACTIVE
-from charts.dashboards.layout import annotation, page, took_over, variable
-from charts.dashboards.panels import (
+from charts.dashboards.colors import (
     CATEGORY_COLORS,
-    FEW,
-    GOODPUT,
     GREEN,
     ORANGE,
     PHASE_COLORS,
     PLAIN,
     RED,
+    YELLOW,
+)
+from charts.dashboards.fleet import ACTIVE
+from charts.dashboards.layout import annotation, page, took_over, variable
+from charts.dashboards.panels import (
+    FEW,
+    GOODPUT,
     RUNG_COLORS,
     TIER_COLORS,
     WHAT_COLORS,
     WORKER_COLORS,
-    YELLOW,
     Column,
     Query,
     curves,

@@ -14,7 +14,8 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
-from charts.dashboards.panels import PINK, source
+from charts.dashboards.colors import PINK
+from charts.dashboards.panels import source
 from charts.dashboards.promql import before
 
 

@@ -25,6 +25,8 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+from charts.dashboards.colors import BLUE, GREEN, GREY, ORANGE, PLAIN, RED, YELLOW
+
 SOURCE = "${datasource}"
 NOTHING_SCRAPED = "No operator of Trainmaster is scraped"
 NOBODY_LEADS = "Not known: no operator leads"
@@ -32,51 +34,6 @@ NOBODY_LEADS = "Not known: no operator leads"
 NOTHING = "None"
 LETTERS = "ABCDEFGH"
 """What Grafana calls the queries of a panel."""
-
-GREEN, YELLOW, ORANGE, RED, BLUE, PURPLE, GREY = ("green", "yellow", "orange", "red", "blue", "purple", "#8e8e8e")
-TEAL, PINK, WHITE = ("#00a3a3", "#ff7eb6", "#d8d9da")
-PLAIN = "text"
-"""For a number that may be as it is, and says nothing of what else may be wrong: green would."""
-
-PHASE_COLORS = {
-    "Pending": YELLOW,
-    "Starting": TEAL,
-    "Running": GREEN,
-    "Recovering": ORANGE,
-    "Resizing": PINK,
-    "Suspending": "light-purple",
-    "Suspended": GREY,
-    "Held": PURPLE,
-    "Succeeded": BLUE,
-    "Failed": RED,
-    "Unreadable": "dark-red",
-}
-
-CATEGORY_COLORS = {
-    "useful": GREEN,
-    "hardware": RED,
-    "preemption": PURPLE,
-    "checkpoint": BLUE,
-    "straggler": YELLOW,
-    "detection": TEAL,
-    "queue": GREY,
-    "restart": ORANGE,
-    "other": WHITE,
-}
-
-CAUSE_COLORS = {
-    "Crash": RED,
-    "OutOfMemory": PURPLE,
-    "Hang": ORANGE,
-    "Straggler": YELLOW,
-    "HardwareFault": "dark-red",
-    "NodeLost": BLUE,
-    "Preempted": GREY,
-    "DataError": TEAL,
-    "Diverged": PINK,
-    "ConfigError": GREEN,
-    "Other": WHITE,
-}
 
 WORKER_COLORS = {"desired": BLUE, "current": YELLOW, "ready": GREEN, "spare": GREY}
 TIER_COLORS = {"storage": BLUE, "memory": GREEN}

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from charts.dashboards.fleet import PLACE
-from charts.dashboards.layout import page, took_over, variable
-from charts.dashboards.panels import (
+from charts.dashboards.colors import (
     BLUE,
     CATEGORY_COLORS,
     CAUSE_COLORS,
-    FEW,
-    GOODPUT,
     ORANGE,
     PLAIN,
     RED,
+    YELLOW,
+)
+from charts.dashboards.fleet import PLACE
+from charts.dashboards.layout import page, took_over, variable
+from charts.dashboards.panels import (
+    FEW,
+    GOODPUT,
     RUNG_COLORS,
     SUSPICION_COLORS,
-    YELLOW,
     Column,
     Query,
     bars,

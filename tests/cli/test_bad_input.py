@@ -389,12 +389,12 @@ def test_a_folder_without_a_run_has_no_report_and_no_status(
 
 def test_a_checkpoint_that_can_be_read_is_taken(tmp_path: Path, write_job: WriteJob) -> None:
     from trainmaster_operator.cli.job_files.validate_job import load_job
-    from trainmaster_operator.cli.this_machine import preflight
+    from trainmaster_operator.cli.this_machine import local_run_checks
 
     (tmp_path / "good").mkdir()
     (tmp_path / "good" / "manifest.json").write_text(json.dumps({"step": 3}))
     document, _ = load_job(write_job(spec__checkpoint={"resume": "good"}))
-    localized = preflight.localized(document.value, Path.cwd(), tmp_path / "out")
+    localized = local_run_checks.localized(document.value, Path.cwd(), tmp_path / "out")
     assert localized["spec"]["checkpoint"] == {
         "resume": str(tmp_path.resolve() / "good"),
         "directory": str(tmp_path.resolve() / "out" / "checkpoints"),

@@ -16,7 +16,7 @@ from trainmaster_operator.api.validation import job_validation, launch_command, 
 from trainmaster_operator.cli import kubeconfig
 from trainmaster_operator.cli.job_files.job_document import Document, in_namespace, load, refuse
 from trainmaster_operator.cli.kubeconfig import Where
-from trainmaster_operator.cli.this_machine import preflight, trainer_checks
+from trainmaster_operator.cli.this_machine import local_run_checks, trainer_checks
 
 LOCAL_ONLY = " (checked for a run on this machine; with --cluster it is not checked)"
 """The end of each problem that `trainmaster validate` finds on this machine only; the image of the job may have what
@@ -40,7 +40,7 @@ def load_job(
     if isinstance(spec, dict):
         problems += _of_the_trainer(spec, planned=False)
         if here is not None:
-            local = preflight.problems(partial_model.read(JobSpec, spec), here)
+            local = local_run_checks.problems(partial_model.read(JobSpec, spec), here)
             # Problems that exist everywhere were found before, and the hint is not true for them.
             found = [one for one in local if one not in problems]
             problems += [job_validation.Problem(one.path, one.message + hint) for one in found]

@@ -19,7 +19,7 @@ from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.run import operator_address
 from trainmaster_operator.cli.run.prepared_run import Prepared
 from trainmaster_operator.cli.stored_state import state_of
-from trainmaster_operator.cli.this_machine import cuda_devices, device_plan, preflight, script_interpreter
+from trainmaster_operator.cli.this_machine import cuda_devices, device_plan, local_run_checks, script_interpreter
 from trainmaster_operator.cli.this_machine.cuda_devices import DeviceLocks
 from trainmaster_operator.cli.this_machine.device_plan import DevicePlan, NoDevices
 from trainmaster_operator.planning.facts.job_state import JobPhase
@@ -62,7 +62,7 @@ def prepare(options: RunOptions) -> Prepared | str:
     created."""
     document, given = load_job(options.job, here=Path.cwd())
     out = (options.out or Path("runs") / given.metadata.name).expanduser().resolve()
-    localized = preflight.localized(document.value, Path.cwd(), out)
+    localized = local_run_checks.localized(document.value, Path.cwd(), out)
     job = DistributedTrainingJob.model_validate(localized)
     encoded_faults = run_faults.parse(options.faults, job)
     python = None if job.spec.framework is Framework.TRAINMASTER else script_interpreter.of_job(options.job, job)
