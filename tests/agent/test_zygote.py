@@ -130,6 +130,26 @@ def test_forks_draw_different_random_numbers(start_zygote: Callable[[str], Speak
     assert len(outputs) == 2
 
 
+def test_forks_draw_different_numbers_from_torch_unless_an_import_has_set_the_seed(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    root = start_zygote("torch")
+    (tmp_path / "draw.py").write_text("import torch\nprint(torch.initial_seed(), torch.rand(1).item())\n")
+
+    def drawn(zygote: Speaker) -> list[tuple[str, ...]]:
+        outputs = [zygote.run({"kind": "script", "path": "draw.py", "args": []}, tmp_path)[1] for _ in range(2)]
+        return [tuple(output.split()) for output in outputs]
+
+    (seed, number), (other_seed, other_number) = drawn(root.hello("k"))
+    assert seed != other_seed
+    assert number != other_number
+    _package(tmp_path, "seeded", "import torch\ntorch.manual_seed(7)\n")
+    _learn(root, [("seeded", "")])
+    first, second = drawn(root.introduced())
+    assert first == second
+    assert first[0] == "7"
+
+
 def _learn(root: Speaker, imports: list[tuple[str, str]], **variables: str | None) -> None:
     lesson = {"imports": imports, "variables": variables, "env": {**os.environ, "GONE": "there"}}
     packets.send(root.socket, {"op": "learn", "key": "k", **lesson})

@@ -18,6 +18,7 @@ import time
 import traceback
 from typing import Any
 
+from trainmaster.agent.zygote import preload
 from trainmaster.agent.zygote.fork_server import MARK, Birth
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
@@ -99,6 +100,8 @@ def _refresh(env: Any) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(int(threads) if threads.isdigit() else processes.available_cpus())
+        if preload.has_drawn_seed_of_torch():
+            torch.default_generator.seed()
     sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
     _forget_zygotes_places()
     # A rank that is killed loses what its buffers hold; its last line is worth more than the speed of a print.

@@ -63,11 +63,16 @@ def names_of_pristine() -> list[str]:
     return [name for name in os.environ.get(MODULES, DEFAULT_MODULES).split(",") if name]
 
 
+seed_of_torch: int | None = None
+"""The seed that torch's generator drew when torch was imported; None without torch."""
+
+
 def preload(names: Iterable[str]) -> dict[str, str]:
     """Import each of `names` that can be imported. Return the others with the reasons.
 
     If torch cannot be imported, the names after it are not tried.
     """
+    global seed_of_torch
     failed: dict[str, str] = {}
     for name in names:
         try:
@@ -76,7 +81,16 @@ def preload(names: Iterable[str]) -> dict[str, str]:
             failed[name] = f"{type(error).__name__}: {error}"
         if "torch" in failed:
             break
+        if seed_of_torch is None and "torch" in sys.modules:
+            seed_of_torch = sys.modules["torch"].initial_seed()
     return failed
+
+
+def has_drawn_seed_of_torch() -> bool:
+    """Return True if torch is here and no import has set the seed of its generator: it drew one, as in each process
+    that imports torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.initial_seed() == seed_of_torch)
 
 
 def is_absent(package: str) -> bool:
