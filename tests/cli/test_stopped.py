@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
-from tests.cli.runs import status
+from tests.cli.runs import CRASH, status
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
-from trainmaster_operator.cli.run.resume_message import from_where, how_to_go_on
-from trainmaster_operator.planning.facts.job_state import CheckpointStatus
+from trainmaster_operator.cli.run.resume_message import from_where, how_to_go_on, what_failed_before
+from trainmaster_operator.planning.facts.job_state import CheckpointStatus, JobPhase
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,10 @@ def test_a_script_that_has_called_torch_save_is_told_with_the_step_of_its_last_s
     saved = "continues from what it has saved itself (its last torch.save was after step 50)"
     assert from_where(spec, left) == f"the script starts again, and {saved}"
     assert how_to_go_on(spec, left, "CMD") == f"To start the script again, which {saved}: CMD"
+
+
+def test_a_failed_run_that_is_run_again_says_what_failed_and_no_other_run_does() -> None:
+    words = what_failed_before(status(phase=JobPhase.FAILED, lastFailure=CRASH))
+    assert CRASH.message.splitlines()[0] in words
+    assert words.endswith("this run may end in the same way")
+    assert what_failed_before(status(phase=JobPhase.SUSPENDED, lastFailure=CRASH)) == ""

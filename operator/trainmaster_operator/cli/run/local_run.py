@@ -145,6 +145,8 @@ class LocalRun:
             self._display.tell(self._prepared.devices.news())
         if self._prepared.resumes:
             self._display.tell(News("resumes", from_where(self._prepared.job.spec, self._scene.status)))
+        if self._prepared.failed_before:
+            self._display.tell(News("resumes", self._prepared.failed_before, Tone.WARNING))
         if self._prepared.python is not None:
             self._display.tell(News("python", self._prepared.python.words))
         if names.ZYGOTE not in os.environ:

@@ -30,3 +30,4 @@ class Prepared:
     digests: bool = False
     python: Interpreter | None = None  # The Python that runs the script; None if the job uses the built-in trainer.
     pods_as_nodes: bool = False
+    failed_before: str = ""  # What a person is told if the run before failed.

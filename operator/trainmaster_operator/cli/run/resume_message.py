@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trainmaster_operator.api.job_spec import Framework, JobSpec
-from trainmaster_operator.planning.facts.job_state import JobState
+from trainmaster_operator.cli.display.status_diff import described
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 
 
 def from_where(spec: JobSpec, status: JobState) -> str:
@@ -16,6 +17,17 @@ def from_where(spec: JobSpec, status: JobState) -> str:
     if spec.framework is Framework.TRAINMASTER:
         return "from the newest checkpoint, if there is one"
     return f"the script starts again, and continues from what it has saved itself{_last_torch_save(status)}"
+
+
+def what_failed_before(status: JobState) -> str:
+    """Return what a person should know who runs a failed job again; "" if it did not fail. `status`: as the failed run
+    left it."""
+    if status.phase is not JobPhase.FAILED or status.lastFailure is None:
+        return ""
+    return (
+        f"the run before this one failed ({described(status.lastFailure)}); failures are counted from 0 again, and if "
+        "nothing was changed, this run may end in the same way"
+    )
 
 
 def how_to_go_on(spec: JobSpec, status: JobState, command: str) -> str:

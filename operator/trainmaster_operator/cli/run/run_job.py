@@ -18,6 +18,7 @@ from trainmaster_operator.cli.job_files.validate_job import load_job
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.run import operator_address
 from trainmaster_operator.cli.run.prepared_run import Prepared
+from trainmaster_operator.cli.run.resume_message import what_failed_before
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cli.this_machine import cuda_devices, device_plan, local_run_checks, script_interpreter
 from trainmaster_operator.cli.this_machine.cuda_devices import DeviceLocks
@@ -105,6 +106,7 @@ def prepare(options: RunOptions) -> Prepared | str:
         digests=options.digests,
         python=python,
         pods_as_nodes=options.pods_as_nodes or chosen.each > 0,
+        failed_before=what_failed_before(state_of(before)) if before is not None and resumes else "",
     )
 
 
