@@ -46,7 +46,7 @@ def test_a_rank_in_each_precision_is_held_against_the_cpu(ranks: Ranks, tmp_path
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("command", "row"), [("works", "fp32, recompute Selective, compiled"), ("speed", "32k, fp8, compiled")]
+    ("command", "row"), [("works", "fp32, recompute Selective, compiled"), ("speed", "1.2B, V 32k, fp8, compiled")]
 )
 def test_a_compiled_row_is_measured(command: str, row: str, compiling_ranks: Ranks, tmp_path: Path) -> None:
     found = compiling_ranks.call(cuda_probe.run, [command, "--rows", row], str(tmp_path))
