@@ -6,8 +6,7 @@ from __future__ import annotations
 from trainmaster_operator.cli.display import recovery_tables
 from trainmaster_operator.cli.display.number_words import seconds
 from trainmaster_operator.cli.report import html_page
-from trainmaster_operator.cli.report.html_page import Key
-from trainmaster_operator.cli.report.svg_chart import bars, colours
+from trainmaster_operator.cli.report.svg_chart import bars_with_legend
 from trainmaster_operator.planning.facts.job_state import JobState
 
 _COLUMNS = {
@@ -43,8 +42,7 @@ def section(status: JobState) -> str:
         clocks = recovery_tables.clocks(status.recoveries)
         content += [
             html_page.heading("Phase by phase"),
-            bars(shares, seconds),
-            html_page.legend(Key("box", style, part) for part, style in colours(shares).items()),
+            *bars_with_legend(shares, seconds),
             html_page.table(clocks.header, clocks.rows, clocks.numeric),
             html_page.note(
                 "Where pods wait for each other, a phase has the time of the pod that the others waited for, so no "

@@ -17,10 +17,10 @@ from trainmaster_operator.cli.display.number_words import loss, rate, seconds
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.report import goodput_table, html_page, report_curves, report_failure, report_recoveries
 from trainmaster_operator.cli.report.guessing_loss import guessing_loss
-from trainmaster_operator.cli.report.html_page import Fact, Key
+from trainmaster_operator.cli.report.html_page import Fact
 from trainmaster_operator.cli.report.metrics_file import Metrics, read
 from trainmaster_operator.cli.report.report_failure import Printed
-from trainmaster_operator.cli.report.svg_chart import bars, colours
+from trainmaster_operator.cli.report.svg_chart import bars_with_legend
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.change import counted
@@ -187,8 +187,7 @@ def _goodput(status: JobState) -> str:
     rows = [("the run", parts)]
     return html_page.section(
         "Where the time went",
-        bars(rows, seconds),
-        html_page.legend(Key("box", style, part) for part, style in colours(rows).items()),
+        *bars_with_legend(rows, seconds),
         html_page.table(cells.header, cells.rows, cells.numeric),
         html_page.note(
             "Goodput is the share of the time since the first step that went into steps that count. A step counts "

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from trainmaster_operator.cli.report import html_page
 from trainmaster_operator.cli.report.metrics_file import Points
 
 HEIGHT = 210
@@ -143,6 +144,14 @@ def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], show: Callable
             x += size
     svg.append("</svg></div>")
     return "".join(svg)
+
+
+def bars_with_legend(
+    rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], show: Callable[[float], str]
+) -> tuple[str, str]:
+    """Return `bars`, and the legend of their parts."""
+    keys = (html_page.Key("box", style, part) for part, style in colours(rows).items())
+    return bars(rows, show), html_page.legend(keys)
 
 
 def colours(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> dict[str, str]:
