@@ -113,6 +113,28 @@ def test_a_reply_of_our_own_write_is_seen_at_once_and_older_events_do_not_undo_i
     run_virtual(main())
 
 
+def test_a_reply_whose_event_was_lost_is_seen_though_later_events_came_first():
+    async def main():
+        store, memory = cluster()
+        watch = memory.watch
+
+        async def lossy(*arguments):
+            async for event in watch(*arguments):
+                if event.object["metadata"]["name"] != "a":
+                    yield event
+
+        memory.watch = lossy
+        async with informer(memory) as cache:
+            made = store.create(POD, pod("a"))
+            store.create(POD, pod("b"))
+            await asyncio.sleep(1)
+            assert names(cache) == ["b"]
+            assert cache.wrote(made) is not None
+            assert names(cache) == ["a", "b"]
+
+    run_virtual(main())
+
+
 def test_a_late_reply_does_not_bring_a_deleted_object_back():
     async def main():
         store, memory = cluster()

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BACKOFF_S = (0.05, 5.0)  # The first and the longest wait before another attempt.
+REMEMBERED_DELETIONS = 4096
+"""Number of objects reported as deleted by the watch, whose late replies to writes are ignored."""
 
 
 class JobKey(NamedTuple):
@@ -83,7 +85,9 @@ class Informer(Generic[T]):
         # Uids that may not come back: objects that this operator deleted and whose DELETED event has not arrived, or
         # that were fed as DELETED since the last list.
         self._deleted: set[str] = set()
-        self._seen = 0  # Everything that the server knew at this resourceVersion is known here.
+        # Uids of the last objects that the watch reported as deleted, oldest first.
+        self._gone: dict[str, None] = {}
+        self._listed = 0  # Everything that the server knew at this resourceVersion is known here.
         self._heard_at: float | None = None
         self._tried_at: float | None = None
         # Number of failures in succession. A stream that ended counts until the next one delivers something.
@@ -131,12 +135,15 @@ class Informer(Generic[T]):
 
     def wrote(self, obj: Object) -> T | None:
         """Put the reply to a write into the cache. Return what the cache now holds of this object: the reply,
-        something newer, or None if the object is known to be gone."""
-        key = _key(obj)
-        version = _version(obj)
-        if version > self._seen:  # Otherwise the watch has already delivered this version or a later one.
+        something newer, or None if the object is known to be gone.
+
+        That the watch has delivered a later version of another object does not show that it has delivered this one:
+        an event may be lost. So a reply is ignored only if the list was newer, or if the object is known to be deleted.
+        """
+        key, version, uid = _key(obj), _version(obj), obj["metadata"]["uid"]
+        if version > self._listed and uid not in self._deleted and uid not in self._gone:
             old = self._entries.get(key)
-            if (old is None or old.version < version) and obj["metadata"]["uid"] not in self._deleted:
+            if old is None or old.version < version:
                 self._put(key, obj)
         return self.get(key)
 
@@ -173,7 +180,6 @@ class Informer(Generic[T]):
                     version = event.object["metadata"]["resourceVersion"]
                     self.failures = 0
                     self._hear()
-                    self._seen = max(self._seen, int(version))
                     if event.type != BOOKMARK:
                         self._apply(event.type == DELETED, event.object)
                 self.failures += 1  # The stream ended. Watch again, but not without a pause.
@@ -194,7 +200,7 @@ class Informer(Generic[T]):
         """Take a change that somebody else's watch delivers. Changes of one object come in their order; changes of
         several objects may come in any order."""
         self._hear()
-        if _version(obj) <= self._seen:
+        if _version(obj) <= self._listed:
             return  # The list was newer; an object that is not in it is gone.
         self._apply(deleted, obj)
         if deleted:
@@ -216,7 +222,8 @@ class Informer(Generic[T]):
         for key in [k for k, entry in sorted(self._entries.items()) if k not in present and entry.version <= at]:
             self._tell(self._drop(key))
         self._deleted.clear()
-        self._seen = max(self._seen, at)
+        self._gone.clear()
+        self._listed = max(self._listed, at)
         self.synced.set()
         return listing.resource_version
 
@@ -227,13 +234,20 @@ class Informer(Generic[T]):
         uid = obj["metadata"]["uid"]
         if deleted:
             self._deleted.discard(uid)
+            self._remember_as_gone(uid)
             if old is not None and old.version < version:
                 self._tell(self._drop(key))
         elif uid not in self._deleted and (old is None or old.version < version):
+            self._gone.pop(uid, None)
             self._put(key, obj)
             if old is not None and old.owner != self._entries[key].owner:
                 self._tell(old)
             self._tell(self._entries[key], self._minor)
+
+    def _remember_as_gone(self, uid: str) -> None:
+        self._gone[uid] = None
+        if len(self._gone) > REMEMBERED_DELETIONS:
+            del self._gone[next(iter(self._gone))]
 
     def _put(self, key: JobKey, obj: Object) -> None:
         uid = obj["metadata"]["uid"]
