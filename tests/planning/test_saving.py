@@ -180,7 +180,7 @@ def test_a_deleted_pod_of_a_script_is_not_told_that_anything_was_saved() -> None
     world.write()
     assert world.status.lastFailure is not None
     assert world.status.lastFailure.message == (
-        "every rank stopped; only the script knows what it saved, because pod job-worker-1-0 was deleted"
+        "pod job-worker-1-0 was deleted: every rank stopped; only the script knows what it saved"
     )
 
 
@@ -237,4 +237,4 @@ def test_a_stop_for_a_pod_that_leaves_names_what_ended_it(pod: dict[str, object]
         world.agent(slot, saved=True)
     world.write()
     assert world.status.lastFailure is not None
-    assert world.status.lastFailure.message.endswith(f", because {why}")
+    assert world.status.lastFailure.message.startswith(f"{why}: ")

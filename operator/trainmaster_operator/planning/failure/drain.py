@@ -36,7 +36,7 @@ def saved(view: View) -> Fault | None:
     pod = view.pods[slots[0]] if slots else None
     return Fault(
         cause=Cause.PREEMPTED,
-        message=stop_messages.stopped_words(view) + (f", because {_why(view, slots[0])}" if slots else ""),
+        message=(f"{_why(view, slots[0])}: " if slots else "") + stop_messages.stopped_words(view),
         slots=slots or view.members[:1],
         floor=Rung.POD if slots else Rung.IN_PLACE,
         free=bool(slots),
