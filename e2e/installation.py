@@ -90,6 +90,9 @@ class Installation:
     def replicas(self) -> list[Object]:
         return self.kube.list("Pod", NAMESPACE, "app.kubernetes.io/component=operator")
 
+    def node_of(self, replica: str) -> str:
+        return str(self.kube.get("Pod", replica, NAMESPACE)["spec"]["nodeName"])
+
     def scale(self, replicas: int) -> None:
         """With 0 it returns when the last one has ended: a Deployment doesn't count those that are being deleted."""
         before = self.replicas()

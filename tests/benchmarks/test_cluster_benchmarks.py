@@ -237,6 +237,39 @@ class LosingMachine:
         self.healed.append(node)
 
 
+class LeadingInstallation:
+    """Two replicas on two nodes, of which the first one leads until it is deleted."""
+
+    def __init__(self) -> None:
+        self.kube = self
+        self.nodes = {"operator-1": "node1", "operator-2": "node2"}
+
+    def leader(self, limit_s: float = 60.0, other_than: str = "") -> str:
+        return next(iter(self.nodes))
+
+    def node_of(self, replica: str) -> str:
+        return self.nodes[replica]
+
+    def delete(self, kind: str, name: str, namespace: str = "") -> None:
+        del self.nodes[name]
+
+    def wait_ready(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("node", "there", "left"), [("node1", True, 2), ("node1", False, 1), ("node2", False, 2)])
+def test_the_leader_is_moved_only_where_it_is_on_the_wrong_node(node: str, there: bool, left: int) -> None:
+    installation = LeadingInstallation()
+    cluster_lost_node.place_leader(cast(Installation, installation), node, there)
+    assert len(installation.nodes) == left
+    assert (installation.node_of(installation.leader()) == node) is there
+
+
+def test_a_benchmark_says_that_no_operator_is_where_one_has_to_lead() -> None:
+    with pytest.raises(SystemExit, match="no operator can lead on node3"):
+        cluster_lost_node.place_leader(cast(Installation, LeadingInstallation()), "node3", True)
+
+
 def test_the_phases_of_a_lost_node_follow_one_another_and_the_node_is_healed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +278,7 @@ def test_the_phases_of_a_lost_node_follow_one_another_and_the_node_is_healed(
     kube = LosingKube()
     world.kube, world.stand_in = as_kube(kube), kube
     monkeypatch.setattr(world, "node_of", lambda pod: "node2" if pod == "job-worker-1-0" else "node1")
+    world.installation = cast(Installation, LeadingInstallation())
     machine = LosingMachine(kube, world.folder)
     seconds = cluster_lost_node.sample(world, cast(Own, machine), 2)
     assert tuple(seconds) == cluster_lost_node.PHASES
