@@ -115,7 +115,8 @@ def test_a_script_is_removed_only_when_its_agent_must_have_ended_its_ranks(
     world = running(script_spec())
     world.agent(1, silent_s=30.0)
     world.write()
-    world.pods[1] = replace(world.pods[1], deleting=True, deleting_s=deleting_s, node_lost=node_lost)
+    gone = {"deleting": True, "node_lost": node_lost, "node_lost_s": 10.0 * node_lost}
+    world.pods[1] = replace(world.pods[1], deleting_s=deleting_s, **gone)
     assert [d.grace_s for d in world.plan().delete] == [0.0] * removed
 
 
@@ -177,13 +178,29 @@ def test_how_long_a_scripts_agent_is_waited_for_counts_from_its_last_answer(unan
     world = running(script_spec())
     world.agent(1, silent_s=30.0)
     world.write()
-    gone = {"deleting": True, "node_lost": True, "unanswered_s": unanswered_s}
+    gone = {"deleting": True, "node_lost": True, "node_lost_s": 10.0, "unanswered_s": unanswered_s}
     for deleting_s in (1.0, 100.0):
         world.pods[1] = replace(world.pods[1], deleting_s=deleting_s, **gone)
         decision = world.plan()
         assert [d.grace_s for d in decision.delete] == [0.0] * removed
         if not removed:
             assert decision.requeue_after_s == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("node_lost_s", "removed"), [(9.0, False), (10.0, True)])
+def test_a_scripts_agent_that_only_the_api_server_kept_alive_is_waited_for_from_the_loss_of_its_node(
+    node_lost_s: float, removed: bool
+) -> None:
+    """No operator has answered it for a minute, but until its node was lost it may have reached the API server."""
+    world = running(script_spec())
+    world.agent(1, silent_s=60.0)
+    world.write()
+    gone = {"deleting": True, "deleting_s": 40.0, "unanswered_s": 60.0, "node_lost": True}
+    world.pods[1] = replace(world.pods[1], node_lost_s=node_lost_s, **gone)
+    decision = world.plan()
+    assert [d.grace_s for d in decision.delete] == [0.0] * removed
+    if not removed:
+        assert decision.requeue_after_s == pytest.approx(1.0)
 
 
 def test_a_pod_whose_sidecars_run_on_is_not_taken_for_gone() -> None:

@@ -161,6 +161,11 @@ def test_ages_count_from_when_this_process_first_saw_it() -> None:
     gone = {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": "2023-11-14T22:13:20Z"}}
     later = pod_entry(gone, pod_entry(gone, first, 20.0), 25.0)
     assert (later.observed(26.0).deleting_s, later.observed(26.0).running_s) == (6.0, 16.0)
+    lost = {
+        **obj,
+        "status": {**obj["status"], "conditions": [condition("Ready", "False"), condition("ContainersReady", "True")]},
+    }
+    assert pod_entry(lost, pod_entry(lost, first, 20.0), 25.0).observed(26.0).node_lost_s == 6.0
     assumed = first.being_deleted(12.0)
     assert (assumed.record.deleting, assumed.observed(13.0).deleting_s) == (True, 1.0)
     assert pod_entry(obj, later, 30.0).observed(31.0).deleting_s == 0.0

@@ -34,6 +34,7 @@ class PodRecord:
     running_s: float = 0.0
     disruption: str = ""  # Why the cluster removes the pod: PreemptionByScheduler, DeletionByTaintManager, ...
     node_lost: bool = False  # True if the cluster says that the pod's node does not answer.
+    node_lost_s: float = 0.0  # Seconds since this process first saw that.
     unheard_s: float = 0.0  # Seconds since this process saw the pod bound to a node whose kubelet has not noticed it.
     rejected: bool = False  # True if the pod ended before anything in it ran, because its node rejected it.
     lingers: bool = False  # True if the agent's container has ended and other containers of the pod still run.

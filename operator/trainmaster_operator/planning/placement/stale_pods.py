@@ -19,6 +19,10 @@ SCRIPT_FORCE_AFTER_S = 20.0
 to its agent. Within this time the isolated agent has ended its ranks: it takes at most 18 s
 (`trainmaster.agent.shell.self_fencing`), and two more seconds are for the end of the processes."""
 
+LOST_FOR_S = 10.0
+"""An agent that no operator answers keeps its ranks as long as it reaches the API server. The cluster calls a node lost
+after at least ten seconds in which the API server has not heard it, so with this time there are twenty again."""
+
 
 def stale(view: View) -> tuple[PodToDelete, ...]:
     """Return the pods to delete because their incarnation is over. The round of those that had a rank is over too,
@@ -37,7 +41,7 @@ def stale(view: View) -> tuple[PodToDelete, ...]:
         if pod.slot < view.slots and pod.incarnation > view.incarnations[pod.slot]:
             continue  # The pod belongs to a newer status than this one; the next pass will read it.
         ended = pod.phase in ENDED and not pod.lingers
-        lost = pod.node_lost and (not view.scripted or _unanswered_s(pod) >= SCRIPT_FORCE_AFTER_S)
+        lost = pod.node_lost and (not view.scripted or _script_left_s(pod) <= 0)
         grace: float | None
         if ended or lost or ignored(pod):
             grace = 0.0
@@ -69,11 +73,14 @@ def stale_due_s(view: View) -> float | None:
     """Return the seconds until a pod whose end is not confirmed is removed, or until its replacement no longer
     waits; None if there is none."""
     waits = [
-        SCRIPT_FORCE_AFTER_S - _unanswered_s(pod) if view.scripted else PATIENCE_S - pod.deleting_s
-        for pod in view.others
-        if pod.deleting
+        _script_left_s(pod) if view.scripted else PATIENCE_S - pod.deleting_s for pod in view.others if pod.deleting
     ]
     return min((wait for wait in waits if wait > 0), default=None)
+
+
+def _script_left_s(pod: PodRecord) -> float:
+    """Return the seconds until a script's ranks in this pod are sure to be dead, if its node stays lost."""
+    return max(SCRIPT_FORCE_AFTER_S - _unanswered_s(pod), LOST_FOR_S - pod.node_lost_s)
 
 
 def _unanswered_s(pod: PodRecord) -> float:

@@ -48,8 +48,8 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class PodEntry:
-    """A pod in the cache. `running_since`, `deleting_since` and `unheard_since` are monotonic times at which this
-    process first saw that state."""
+    """A pod in the cache. `running_since`, `deleting_since`, `unheard_since` and `node_lost_since` are monotonic times
+    at which this process first saw that state."""
 
     record: PodRecord
     running_since: float | None
@@ -58,15 +58,18 @@ class PodEntry:
     job: str = ""  # The name of the controlling owner.
     deleting_since: float | None = None
     unheard_since: float | None = None
+    node_lost_since: float | None = None
     asked: tuple[Amount, ...] = ()  # The CPU and memory that the job last asked for this pod.
 
     def observed(self, now: float) -> PodRecord:
         """Return the record with its ages in seconds at `now` (monotonic)."""
-        since = (self.running_since, self.deleting_since, self.unheard_since)
-        if since == (None, None, None):
+        since = (self.running_since, self.deleting_since, self.unheard_since, self.node_lost_since)
+        if since == (None, None, None, None):
             return self.record
-        running_s, deleting_s, unheard_s = (now - at if at is not None else 0.0 for at in since)
-        return replace(self.record, running_s=running_s, deleting_s=deleting_s, unheard_s=unheard_s)
+        running_s, deleting_s, unheard_s, node_lost_s = (now - at if at is not None else 0.0 for at in since)
+        return replace(
+            self.record, running_s=running_s, deleting_s=deleting_s, unheard_s=unheard_s, node_lost_s=node_lost_s
+        )
 
     @property
     def thrives(self) -> bool:
@@ -149,6 +152,7 @@ def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
         running_since=(known and known.running_since) or (now if state.phase == "Running" else None),
         deleting_since=((known and known.deleting_since) or now) if deleting else None,
         unheard_since=((known and known.unheard_since) or now) if state.unheard else None,
+        node_lost_since=((known and known.node_lost_since) or now) if state.node_lost else None,
         record=PodRecord(
             name=meta["name"],
             uid=meta["uid"],
