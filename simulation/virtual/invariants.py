@@ -40,6 +40,7 @@ class Seen(NamedTuple):
     highest_step: int = 0
     checkpoint: tuple[int, int] = (0, 0)
     restarts: int = 0
+    failures: int = 0  # Of the restarts, those that failures made: the others are a person's, or cost nothing.
     cause: str = ""
     size: int = 0
 
@@ -158,7 +159,7 @@ class Watch:
             world.violation(f"condition {told.type} tells a person None: {told.message}")
         for told in (c for c in status.conditions if not c.reason or not c.observedGeneration):
             world.violation(f"condition {told.type} has no reason, or does not say which generation of the job it saw")
-        if seen.restarts > self._seen.restarts:
+        if seen.failures > self._seen.failures:
             self._charge(job, status)
         released = status.released.times if status.released is not None else 0
         if released > self._released and world.cluster is not None:
@@ -195,7 +196,7 @@ class Watch:
         return wrong
 
     def _charge(self, job: Object, status: JobState) -> None:
-        """One more restart has been counted: the budget must have allowed it."""
+        """One more restart after a failure has been counted: the budget must have allowed it."""
         limits, done = job["spec"]["recovery"]["budget"], status.restarts.model_dump()
         for rung in RUNGS:
             if done[rung] > limits[rung]:
@@ -239,6 +240,7 @@ def _read(uid: str, status: JobState) -> Seen:
         status.progress.highestStep,
         (checkpoint.round, checkpoint.step) if checkpoint is not None else (0, 0),
         status.restarts.total + status.restarts.free,
+        status.restarts.total,
         failure.cause if failure is not None else "",
         status.workers.replicas,
     )
