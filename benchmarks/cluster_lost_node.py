@@ -72,8 +72,8 @@ def place_leader(installation: Installation, node: str, there: bool) -> None:
     if (installation.node_of(leader) == node) is there:
         return
     installation.kube.delete("Pod", leader, NAMESPACE)
-    leader = installation.leader(other_than=leader)
     installation.wait_ready()
+    leader = installation.leader(other_than=leader)
     if (installation.node_of(leader) == node) is not there:
         raise SystemExit(f"no operator can lead {'on' if there else 'outside of'} {node}")
 
