@@ -43,7 +43,8 @@ def of_run(out: Path) -> int:
     state, sentence = standing(out, job, goes_on)
     console = Console(file=sys.stdout, highlight=False)
     age = standstill.last_step(job, time.time()) if goes_on and scene.standstill is None else ""
-    console.print(f"{scene.name}: {state}  {'  '.join(filter(None, [_progress(scene, goes_on), age]))}")
+    progress = "  ".join(filter(None, [_progress(scene, goes_on), age]))
+    console.print(f"{scene.name}: {state}  {progress}", soft_wrap=True)
     _show_suspicion(scene, console)
     _show_last_failure(job, resource, console)
     page = out / output_folder.REPORT

@@ -18,7 +18,6 @@ from trainmaster_operator.cli.this_machine import trainer_process
 from trainmaster_operator.cli.this_machine.trainer_checks import trainer
 from trainmaster_operator.planning.facts.change import counted
 
-
 KINDS_OF_RECOMPUTATION = 3
 """How many kinds the planner compares with `--recompute all`."""
 

@@ -110,9 +110,7 @@ def slow_step_note(best: Estimate, machine: Machine) -> str:
     )
 
 
-def comparison(
-    estimates: Sequence[Estimate], seconds: Iterable[float], *, recompute: bool = False
-) -> Iterator[str]:
+def comparison(estimates: Sequence[Estimate], seconds: Iterable[float], *, recompute: bool = False) -> Iterator[str]:
     """Yield a line of names, and one line for each estimate as soon as its step has been measured. `recompute`: as in
     `rows`."""
     width = max(len("layout"), *(len(_name(estimate, recompute)) for estimate in estimates))

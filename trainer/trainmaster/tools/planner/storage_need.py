@@ -22,10 +22,10 @@ def size(config: TrainingConfig, inventory: Inventory) -> int:
 def words(size: int, keep: int) -> str:
     """Return a sentence for people. `keep`: checkpoint.keep."""
     unit, suffix = next((one for one in _UNITS if size >= one[0]), _UNITS[-1])
-    kept = f"{_rounded(keep * size, unit)}{suffix}"
+    room = f"{_rounded((keep + 1) * size, unit)}{suffix}"
     return (
-        f"A checkpoint on storage has {_rounded(size, unit)}{suffix}. checkpoint.keep is {keep}, so the volume needs "
-        f"{kept}, and room for one more while it is written.\n"
+        f"On storage a checkpoint has {_rounded(size, unit)}{suffix}; checkpoint.keep, {keep}, and one more while it "
+        f"is written need {room} of the volume.\n"
     )
 
 
