@@ -217,7 +217,7 @@ def _raised(view: View, over: list[Silence]) -> Change:
     pod = view.pods[first.agent.slot]
     alike = [s for s in over if _blame(s)[:2] == _blame(first)[:2]]
     named = first.is_stopped or len(alike) == 1
-    words = f"{_words(first) if named else _words_of_all(alike)}{_reason_for_limit(view, first)}"
+    words, reason = _words(first) if named else _words_of_all(alike), _reason_for_limit(view, first)
     suspicion = Suspicion(
         round=view.status.round,
         rank=first.rank.rank,
@@ -227,9 +227,9 @@ def _raised(view: View, over: list[Silence]) -> Change:
         step=first.rank.step,
         limitSeconds=round(first.limit_s, 3),
         since=rfc3339(view.now),
-        message=words,
+        message=f"{words}{reason}",
     )
-    told = warning("HangSuspected", f"{words}{_place(pod) if named else ''}")
+    told = warning("HangSuspected", f"{words}{_place(pod) if named else ''}{reason}")
     return changed(view.status, *_events(view, told), suspicion=suspicion)
 
 
