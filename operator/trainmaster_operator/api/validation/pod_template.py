@@ -82,8 +82,9 @@ def _missing_volumes(spec: dict[str, Any]) -> Iterator[Problem]:
 
 def _maps(entries: Any) -> list[dict[str, Any]]:
     """Return a list of maps as it is. Whatever else it may be is reported elsewhere, and is [] here."""
-    proper = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
-    return entries if proper else []
+    if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
+        return entries
+    return []
 
 
 def _taken_paths(mounts: Any, taken: Mapping[str, str], where: Path) -> Iterator[Problem]:
