@@ -314,12 +314,29 @@ def test_rules_may_name_every_cause_but_those_of_pods_that_do_not_start() -> Non
             "spec.workers.template.spec.initContainers: a list is expected, not a map",
         ),
         (
-            {CONTAINER: [{"command": ["x"], "volumeMounts": [{"name": "v", "mountPath": "/opt/trainmaster/"}]}]},
+            {
+                "spec__workers__template__spec__volumes": [{"name": "v", "emptyDir": {}}],
+                CONTAINER: [{"command": ["x"], "volumeMounts": [{"name": "v", "mountPath": "/opt/trainmaster/"}]}],
+            },
             "spec.workers.template.spec.containers[0].volumeMounts[0].mountPath: /opt/trainmaster/ is where the "
             "operator mounts the agent",
         ),
         (
             {
+                "spec__workers__template__spec__volumes": [{"name": "data", "emptyDir": {}}],
+                CONTAINER: [{"command": ["x"], "volumeMounts": [{"name": "dat", "mountPath": "/data"}]}],
+            },
+            "spec.workers.template.spec.containers[0].volumeMounts[0].name: the template has no volume 'dat'; did you "
+            "mean data?",
+        ),
+        (
+            {CONTAINER: [{"command": ["x"]}, {"volumeMounts": [{"name": "v", "mountPath": "/data"}]}]},
+            "spec.workers.template.spec.containers[1].volumeMounts[0].name: the template has no volume 'v'; add it to "
+            "volumes, or remove the mount",
+        ),
+        (
+            {
+                "spec__workers__template__spec__volumes": [{"name": "v", "emptyDir": {}}],
                 CONTAINER: [{"command": ["x"], "volumeMounts": [{"name": "v", "mountPath": "/checkpoints"}]}],
                 "spec__checkpoint": {"volume": {"claim": "c"}},
             },

@@ -133,6 +133,18 @@ def test_on_a_laptop_without_a_cluster_names_are_compared_with_ours(
     assert ("no cluster has checked it, because there is no kubeconfig" in capsys.readouterr().out) == bool(options)
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "warns"),
+    [({"directory": "/checkpoints/a"}, True), ({"directory": "/checkpoints/a", "volume": {"claim": "c"}}, False)],
+)
+def test_validate_for_a_cluster_warns_of_checkpoints_that_would_be_lost_with_their_pods(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str], checkpoint: Any, warns: bool
+) -> None:
+    assert main(["validate", str(write_job(spec__checkpoint=checkpoint)), "--cluster"]) == 0
+    warned = "trainmaster: warning: spec.checkpoint.directory /checkpoints/a lies in each pod's own file system"
+    assert (warned in capsys.readouterr().err) == warns
+
+
 def test_a_cluster_that_is_named_must_be_there(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(capsys, "validate", str(write_job()), "--kubeconfig", "gone") == "--kubeconfig gone: does not exist"
 

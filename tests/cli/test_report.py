@@ -244,6 +244,13 @@ def test_the_last_failure_of_a_run_that_went_on_comes_after_its_curves(tmp_path:
     assert text.index("Throughput") < text.index("The last failure rank 2: Crash after step 59")
 
 
+def test_the_report_of_a_run_that_was_stopped_says_how_to_continue_it(tmp_path: Path) -> None:
+    words = "The run was stopped. To continue it, give the same trainmaster run command again."
+    _, text = page(output_folder(tmp_path / "stopped", SUCCEEDED.model_copy(update={"phase": JobPhase.SUSPENDED})))
+    assert text.index(words) < text.index("restarts")
+    assert words not in page(output_folder(tmp_path / "ended"))[1]
+
+
 def test_paper_is_white_whatever_the_screen_is() -> None:
     assert STYLE.count("prefers-color-scheme") == STYLE.count("@media screen and (prefers-color-scheme: dark)") == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
 from trainmaster_operator.cli import output_folder as output
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung, Spent, Suspicion
+from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.status_mapping import write_status
 
 Shown = Callable[[JobState], list[str]]
@@ -41,7 +43,7 @@ def test_a_run_that_goes_on_is_running(tmp_path: Path, shown: Shown) -> None:
     lines = shown(status())
     folder.release()
     assert states(lines) == ["Running", "Running"]
-    assert lines[-1] == f"The run continues now; `trainmaster logs {tmp_path}/out --follow` shows what rank 0 prints."
+    assert lines[-1] == f"Its command is running; `trainmaster logs {tmp_path}/out --follow` shows what rank 0 prints."
 
 
 def test_a_run_whose_command_has_died_is_interrupted_and_can_be_gone_on_with(shown: Shown) -> None:
@@ -78,13 +80,37 @@ def test_the_status_of_a_failed_run_has_the_whole_message_with_the_advice(shown:
     )
 
 
-def test_only_a_run_that_goes_on_has_a_time_left(tmp_path: Path, shown: Shown) -> None:
+def test_a_run_that_does_not_run_has_no_time_left_and_no_speed(tmp_path: Path, shown: Shown) -> None:
     output_folder(tmp_path / "out", status())
     folder = output.OutputFolder.claim(tmp_path / "out")
     lines = shown(status())
     folder.release()
     assert lines[0] == "tiny: Running  step 60/100  loss 2.5000  12.3k tokens/s  ETA 1:35"
-    assert shown(status())[0] == "tiny: Interrupted  step 60/100  loss 2.5000  12.3k tokens/s"
+    assert shown(status())[0] == "tiny: Interrupted  step 60/100  loss 2.5000"
+    assert shown(status(JobPhase.SUSPENDED))[0] == "tiny: Suspended  step 60/100  loss 2.5000"
+
+
+def test_a_run_whose_last_step_is_some_seconds_old_says_so_before_it_counts_as_a_standstill(
+    tmp_path: Path, shown: Shown
+) -> None:
+    def first_line(seconds: float) -> str:
+        left = status()
+        left.progress.updatedAt, left.progress.stepsPerSecond = rfc3339(time.time() - seconds), 7.37
+        return shown(left)[0]
+
+    output_folder(tmp_path / "out", status())
+    folder = output.OutputFolder.claim(tmp_path / "out")
+    lines = [first_line(seconds) for seconds in (0.0, 5.0)]
+    folder.release()
+    assert "ago" not in lines[0]
+    assert re.search(r"12.3k tokens/s  ETA 1:35  last step [\d.]+ s ago$", lines[1])
+
+
+def test_the_last_failure_of_a_run_that_has_not_failed_is_told_with_its_round_and_time(shown: Shown) -> None:
+    when = "It happened in round 1, at 2026-11-21 15:00:20 UTC."
+    lines = shown(status(JobPhase.SUSPENDED, round=4, lastFailure=CRASH))
+    assert lines[lines.index("Last failure: rank 2: Crash after step 59: killed by SIGKILL") + 1] == when
+    assert when not in shown(status(JobPhase.FAILED, lastFailure=CRASH))
 
 
 def test_a_run_that_makes_no_step_says_so_and_not_what_its_last_steps_were_like(tmp_path: Path, shown: Shown) -> None:
@@ -128,7 +154,7 @@ def test_a_report_that_is_not_there_is_not_named_but_the_command_that_makes_it(t
 
 
 def test_images_are_counted_as_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = output_folder(tmp_path / "out", status())
+    out = output_folder(tmp_path / "out", status(JobPhase.SUCCEEDED))
     left = yaml.safe_load((out / "status.yaml").read_text())
     left["spec"]["training"]["data"]["source"] = "images"
     (out / "status.yaml").write_text(yaml.safe_dump(left))

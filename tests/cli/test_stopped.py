@@ -12,20 +12,22 @@ from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli.run.resume_message import from_where, how_to_go_on, what_failed_before
 from trainmaster_operator.planning.facts.job_state import CheckpointStatus, JobPhase
 
+SAME = "give the same command again: CMD"
+
 
 @pytest.mark.parametrize(
     ("base", "changes", "saved", "words"),
     [
-        (TRAINMASTER, {}, 40, "To continue after step 40: CMD"),
-        (TRAINMASTER, {}, 0, "Nothing was saved yet. To start again from the first step: CMD"),
+        (TRAINMASTER, {}, 40, f"To continue it after step 40, {SAME}"),
+        (TRAINMASTER, {}, 0, f"Nothing was saved yet. To start it again from the first step, {SAME}"),
         (
             TRAINMASTER,
             {"spec__checkpoint": {"resume": "Never"}},
             40,
-            "To start again from the first step, since spec.checkpoint.resume is Never: CMD",
+            f"To start it again from the first step, since spec.checkpoint.resume is Never, {SAME}",
         ),
-        (PYTORCH, {}, 0, "To start the script again, which continues from what it has saved itself: CMD"),
-        (PYTORCH, {}, 40, "To continue after step 40: CMD"),
+        (PYTORCH, {}, 0, f"To start the script again, which continues from what it has saved itself, {SAME}"),
+        (PYTORCH, {}, 40, f"To continue it after step 40, {SAME}"),
     ],
 )
 def test_a_run_that_was_stopped_says_how_to_go_on(
@@ -64,7 +66,7 @@ def test_a_script_that_has_called_torch_save_is_told_with_the_step_of_its_last_s
     left.progress.lastSave = 50
     saved = "continues from what it has saved itself (its last torch.save was after step 50)"
     assert from_where(spec, left) == f"the script starts again, and {saved}"
-    assert how_to_go_on(spec, left, "CMD") == f"To start the script again, which {saved}: CMD"
+    assert how_to_go_on(spec, left, "CMD") == f"To start the script again, which {saved}, {SAME}"
 
 
 def test_a_failed_run_that_is_run_again_says_what_failed_and_no_other_run_does() -> None:

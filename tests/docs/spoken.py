@@ -22,7 +22,13 @@ _UNCHECKED = (
     *(".", "cd", "docker", "export", "for", "git", "kind", "python3", "torchrun", "uv"),
     *("aws", "az", "eksctl", "gcloud"),  # of clouds
 )
-_WRITTEN = ("storage.yaml", "data-copy.yaml", "values-images.yaml", "/var/lib/trainmaster-e2e/values.yaml")
+_WRITTEN = (
+    "storage.yaml",
+    "data-copy.yaml",
+    "gpu-first.yaml",
+    "values-images.yaml",
+    "/var/lib/trainmaster-e2e/values.yaml",
+)
 """Files that a command of the same page writes, or that it tells people to write."""
 _FILES = ("-f", "--filename", "--values", "--from-file", "--constraint")
 

@@ -350,6 +350,22 @@ def test_nothing_of_a_hang_outlives_its_round() -> None:
     assert world.status.restarts.total == 1
 
 
+@pytest.mark.parametrize(
+    ("longest", "words"),
+    [(2.0, "; the limit follows from the longest healthy pause of this kind, 2 s (usually 0.5 s)"), (0.5, "")],
+)
+def test_a_suspicion_names_the_pause_that_made_its_limit_longer_than_the_shortest_one(
+    longest: float, words: str
+) -> None:
+    world = running(job_spec())
+    for slot in world.slots:
+        silent = world.ranks(slot, step=30, silent_s=400.0)
+        world.agent(slot, ranks=silent, pauses={"step": [27, 0.5, longest, 14.0]})
+    (event,) = world.write().events
+    assert event.reason == "HangSuspected"
+    assert event.message.endswith(f"read to find the one that stands still{words}")
+
+
 def test_a_suspicion_that_a_restarted_operator_finds_is_gone_on_with() -> None:
     world = running(spec())
     all_silent(world, 9)

@@ -84,6 +84,7 @@ def test_each_layout_is_one_that_a_job_may_say() -> None:
     for layout in legal(TrainingConfig.model_validate(fields), 8):
         training = {**fields, "parallelism": layout.fields}
         assert validate(jobs.job(spec__workers={"replicas": 8}, spec__training=training)) == [], layout.name
+        assert layout.degrees["pp"] == 1 or "sharding" not in layout.fields
 
 
 def test_compressed_gradients_are_of_layouts_with_replicas_and_less_is_sent() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -249,6 +250,29 @@ def test_a_plan_says_whether_the_jobs_pods_have_enough_memory_for_checkpoints(
         saved = json.loads(file.read_text())["layouts"][0]["saved"]
         needed = math.ceil(copies * (saved + 2**20) / 2**20)
         assert f"Checkpoints in memory need {needed}Mi of each pod, more than" in capsys.readouterr().out
+
+
+def test_a_plan_says_how_large_checkpoints_are_on_storage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(config().model_dump_json()))
+    assert command.main(["--ranks", "2", "--top", "1", "--tflops", "1", "--keep", "3"]) == 0
+    printed = capsys.readouterr().out
+    parameters = int(re.search(r"([\d,]+) parameters", printed)[1].replace(",", ""))  # type: ignore[index]
+    each = re.search(r"On storage a checkpoint has (\d+)Mi\. .+ written, need (\d+)Mi of the volume", printed)
+    assert each is not None
+    assert int(each[1]) == math.ceil(12 * parameters / 2**20)  # fp32, and two moments of AdamW
+    assert 4 * (int(each[1]) - 1) < int(each[2]) <= 4 * int(each[1])
+
+
+def test_a_plan_of_all_kinds_of_recomputation_names_the_kind_of_each_layout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(config().model_dump_json()))
+    assert command.main(["--ranks", "1", "--top", "9", "--tflops", "1", "--recompute", "all"]) == 0
+    printed = capsys.readouterr().out
+    assert sorted(re.findall(r"^one rank, (\w+) ", printed, re.MULTILINE)) == ["Full", "None", "Selective"]
+    assert re.search(r"^  recompute: (None|Selective|Full)$", printed, re.MULTILINE)
 
 
 def test_layouts_that_fit_are_counted_among_all_that_are_legal() -> None:

@@ -16,6 +16,8 @@ from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEE
 from trainmaster_operator.planning.status_mapping import OtherLayout, read_status
 
 _AGAIN = "To continue it, give the same trainmaster run command again."
+WAS_STOPPED = f"The run was stopped. {_AGAIN}"
+"""What is said of a run that has stopped because somebody asked for it."""
 
 
 def state_of(job: Mapping[str, Any]) -> JobState:
@@ -49,10 +51,10 @@ def slots_in_rank_order(job: dict[str, Any]) -> list[int]:
 def standing(out: Path, job: JobState, goes_on: bool) -> tuple[str, str]:
     """Return the state of a run on this machine in one word and in a sentence. `goes_on`: its command is running."""
     if goes_on:
-        return job.phase.value, f"The run continues now; `trainmaster logs {out} --follow` shows what rank 0 prints."
+        return job.phase.value, f"Its command is running; `trainmaster logs {out} --follow` shows what rank 0 prints."
     if job.phase.finished:
         return job.phase.value, ""
     if job.phase is JobPhase.SUSPENDED:
-        return job.phase.value, f"The run was stopped. {_AGAIN}"
+        return job.phase.value, WAS_STOPPED
     was = job.phase.value.lower()
     return "Interrupted", f"The command of the run ended while the job was {was}. {_AGAIN}"

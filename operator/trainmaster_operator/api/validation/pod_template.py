@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainmaster_operator.api.validation.field_errors import nearest
 from trainmaster_operator.api.validation.problem import Path, Problem, instead, shown
 
 OUR_NAMES = "trainmaster-"
@@ -43,6 +44,7 @@ def problems(template: Any, mounts: Mapping[str, str] | None = None) -> Iterator
         return
     for i, container in enumerate(containers):
         yield from _container(container, (*where, i))
+    yield from _missing_volumes(spec)
     if isinstance(containers[0] if containers else None, dict):
         yield from _taken_paths(containers[0].get("volumeMounts"), {**OUR_PATHS, **(mounts or {})}, (*where, 0))
 
@@ -58,6 +60,31 @@ def _taken_names(entries: Any, where: Path) -> Iterator[Problem]:
         elif name.startswith(OUR_NAMES):
             words = f"{name!r}: names that begin with {OUR_NAMES} are reserved for the operator"
             yield Problem((*where, i, "name"), words)
+
+
+def _missing_volumes(spec: dict[str, Any]) -> Iterator[Problem]:
+    """Yield the mounts of volumes that neither the template nor the operator has. An API server refuses such pods."""
+    volumes = spec.get("volumes") or []
+    if not isinstance(volumes, list):
+        return  # This is reported elsewhere.
+    names = [str(volume.get("name")) for volume in volumes if isinstance(volume, dict)]
+    for kind in ("initContainers", "containers"):
+        for i, container in enumerate(_maps(spec.get(kind))):
+            for field in ("volumeMounts", "volumeDevices"):
+                for j, mount in enumerate(_maps(container.get(field))):
+                    name = mount.get("name")
+                    if isinstance(name, str) and name not in names and not name.startswith(OUR_NAMES):
+                        near = nearest(name, names)
+                        words = f"; did you mean {near}?" if near else "; add it to volumes, or remove the mount"
+                        where: Path = ("spec", "workers", "template", "spec", kind, i, field, j, "name")
+                        yield Problem(where, f"the template has no volume {name!r}{words}")
+
+
+def _maps(entries: Any) -> list[dict[str, Any]]:
+    """Return a list of maps as it is. Whatever else it may be is reported elsewhere, and is [] here."""
+    if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
+        return entries
+    return []
 
 
 def _taken_paths(mounts: Any, taken: Mapping[str, str], where: Path) -> Iterator[Problem]:

@@ -17,10 +17,10 @@ from rich.console import Console
 from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.api.recovery_spec import BudgetSpec
 from trainmaster_operator.cli import disruption_budgets, output_folder
-from trainmaster_operator.cli.display import last_lines, live_display, plain_display, pod_rows
+from trainmaster_operator.cli.display import last_lines, live_display, plain_display, pod_rows, standstill
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
 from trainmaster_operator.cli.display.scenes import Scene, scene_of_job, scene_of_run
-from trainmaster_operator.cli.display.status_diff import described, described_whole, reached
+from trainmaster_operator.cli.display.status_diff import described, described_whole, failed_when, reached
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.stored_state import standing, state_of
 from trainmaster_operator.planning.facts import script_step_count
@@ -42,7 +42,9 @@ def of_run(out: Path) -> int:
     scene.goes_on = goes_on
     state, sentence = standing(out, job, goes_on)
     console = Console(file=sys.stdout, highlight=False)
-    console.print(f"{scene.name}: {state}  {_progress(scene, goes_on)}")
+    age = standstill.last_step(job, time.time()) if goes_on and scene.standstill is None else ""
+    progress = "  ".join(filter(None, [_progress(scene, goes_on), age]))
+    console.print(f"{scene.name}: {state}  {progress}", soft_wrap=True)
     _show_suspicion(scene, console)
     _show_last_failure(job, resource, console)
     page = out / output_folder.REPORT
@@ -53,14 +55,16 @@ def of_run(out: Path) -> int:
 
 
 def _progress(scene: Scene, goes_on: bool) -> str:
-    """Return the progress on one line. If the run does not continue, the remaining time is left out."""
+    """Return the progress on one line. If the run does not continue, its remaining time is left out, and also its
+    speed, unless it has ended."""
     progress = scene.status.progress
     if scene.status.phase is JobPhase.PENDING and not progress.highestStep:
         return "no step yet"
     if not (scene.total or progress.highestStep) or not script_step_count.is_known(scene.status):
         return reached(scene.status)
     if not goes_on:
-        stands = progress.model_copy(update={"etaSeconds": None})
+        speed: dict[str, Any] = {} if scene.status.phase.finished else {"tokensPerSecond": 0.0, "stepsPerSecond": 0.0}
+        stands = progress.model_copy(update={"etaSeconds": None, **speed})
         scene = replace(scene, status=scene.status.model_copy(update={"progress": stands}))
     return f"step {plain_display.describe(scene)}"
 
@@ -131,6 +135,8 @@ def _show_last_failure(job: JobState, resource: Mapping[str, Any], console: Cons
         describe = described_whole if job.phase is JobPhase.FAILED else described
         failure = describe(job.lastFailure)
         console.print(f"Last failure: {failure}", soft_wrap=True, markup=False)
+        if job.phase is not JobPhase.FAILED and (time_and_round := failed_when(job.lastFailure)):
+            console.print(time_and_round, soft_wrap=True, markup=False)
         if not job.phase.finished and (words := restarts_left(job, resource["spec"], time.time())):
             console.print(words, soft_wrap=True, markup=False)
 

@@ -164,6 +164,13 @@ def when(failure: Failure) -> str:
     return f"after step {failure.step}"
 
 
+def failed_when(failure: Failure) -> str:
+    """Return the round and the time of a failure as a sentence; "" if the time isn't known."""
+    if not failure.time:
+        return ""
+    return f"It happened in round {failure.round}, at {failure.time[:19].replace('T', ' ')} UTC."
+
+
 def cut(words: str) -> str:
     """Return the first line, at most MESSAGE_LIMIT characters long."""
     words = (words.strip().splitlines() or [""])[0]

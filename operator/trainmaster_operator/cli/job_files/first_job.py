@@ -57,6 +57,9 @@ spec:
         containers:
           - name: worker
             command: {command} # add the arguments of your script to this list
+  recovery:
+    hang:
+      limitSeconds: 600 # ranks that are silent for longer count as stuck; a smaller limit finds a hang sooner
 """
 
 _NOT_TEXT = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")

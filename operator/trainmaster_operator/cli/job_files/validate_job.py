@@ -81,9 +81,18 @@ def validate(file: Path, *, cluster: Where | None = None) -> int:
         else:
             refuse(document, _names_in_template(document.value["spec"]))
             tried = "; no cluster has checked it, because there is no kubeconfig"
+        sys.stderr.writelines(f"trainmaster: warning: {words}\n" for words in _warnings(job))
     ranks = job.spec.world_size
     sys.stdout.write(f"{file}: job {job.metadata.name} is valid ({ranks} rank{'s' if ranks != 1 else ''}){tried}\n")
     return 0
+
+
+def _warnings(job: DistributedTrainingJob) -> Iterator[str]:
+    """Yield what a cluster accepts although it is probably a mistake."""
+    from trainmaster_operator.planning.lifecycle.checkpoint_conditions import IN_PODS, is_in_pods
+
+    if is_in_pods(job.spec):
+        yield IN_PODS.format(folder=job.spec.checkpoint.directory)
 
 
 async def _try_on_cluster(document: Document, where: Where) -> str:

@@ -122,7 +122,7 @@ class LocalRun:
 
     async def _run(self, run_dir: Path) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in stop_signals():
             loop.add_signal_handler(number, self._ask_to_stop, number)
         self._survivors = Survivors()
         self._store.restore({"version": 1, "objects": [self._resource]})
@@ -314,9 +314,8 @@ class LocalRun:
             self._display.tell(News("stopping", f"{name} again: the run stops at once", Tone.BAD))
             self._ended.set()
             return
-        ours = not self._scripted
-        how = "saves a checkpoint, then stops" if ours else "your script is asked to stop"
-        self._display.tell(News("stopping", f"{name}: {how}; a second one stops the run at once", Tone.WARNING))
+        # What the ranks do before they end is news about the job's phase.
+        self._display.tell(News("stopping", f"{name}; a second one stops the run at once", Tone.WARNING))
         # A patch of the memory store takes effect at once and cannot conflict.
         self._store.patch(JOB, *self._key, {"spec": {"suspend": True}})
 
@@ -356,6 +355,13 @@ class LocalRun:
             sys.stdout.write(how_to_go_on(self._prepared.job.spec, self._scene.status, self._prepared.command) + "\n")
             return STOPPED
         return 1
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that stop a run. A run that was started with SIGHUP ignored, as by nohup, outlives its
+    terminal."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
 def _make_run_dir() -> Path:

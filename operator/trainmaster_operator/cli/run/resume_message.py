@@ -6,6 +6,8 @@ from trainmaster_operator.api.job_spec import Framework, JobSpec
 from trainmaster_operator.cli.display.status_diff import described
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 
+_SAME = "give the same command again: "
+
 
 def from_where(spec: JobSpec, status: JobState) -> str:
     """Return where a continued run begins. `status`: as the previous run left it. That run may have been killed
@@ -33,13 +35,13 @@ def what_failed_before(status: JobState) -> str:
 def how_to_go_on(spec: JobSpec, status: JobState, command: str) -> str:
     """Return what a user whose run was stopped may type next, and what that does."""
     if spec.checkpoint.resume == "Never":
-        return f"To start again from the first step, since spec.checkpoint.resume is Never: {command}"
+        return f"To start it again from the first step, since spec.checkpoint.resume is Never, {_SAME}{command}"
     if status.checkpoint is not None:
-        return f"To continue after step {status.checkpoint.step}: {command}"
+        return f"To continue it after step {status.checkpoint.step}, {_SAME}{command}"
     if spec.framework is Framework.TRAINMASTER:
-        return f"Nothing was saved yet. To start again from the first step: {command}"
+        return f"Nothing was saved yet. To start it again from the first step, {_SAME}{command}"
     saved = _last_torch_save(status)
-    return f"To start the script again, which continues from what it has saved itself{saved}: {command}"
+    return f"To start the script again, which continues from what it has saved itself{saved}, {_SAME}{command}"
 
 
 def _last_torch_save(status: JobState) -> str:

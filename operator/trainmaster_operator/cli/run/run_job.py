@@ -16,7 +16,7 @@ from trainmaster_operator.cli import output_folder, resumed_run
 from trainmaster_operator.cli.fault_injection import run_faults
 from trainmaster_operator.cli.job_files.validate_job import load_job
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.cli.run import operator_address
+from trainmaster_operator.cli.run import lasting_output, operator_address
 from trainmaster_operator.cli.run.prepared_run import Prepared
 from trainmaster_operator.cli.run.resume_message import what_failed_before
 from trainmaster_operator.cli.stored_state import state_of
@@ -51,7 +51,8 @@ def run(options: RunOptions) -> int:
     from trainmaster_operator.cli.run.local_run import LocalRun
 
     try:
-        return asyncio.run(LocalRun(prepared, options.plain, options.quiet).run())
+        with lasting_output.lasting(prepared.folder.path):
+            return asyncio.run(LocalRun(prepared, options.plain, options.quiet).run())
     finally:
         prepared.control.close()
         prepared.folder.release()

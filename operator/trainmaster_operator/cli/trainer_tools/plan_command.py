@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def declare(command: Parser) -> None:
     command.describe(
         "Lists the parallel layouts that a job can have, the fastest first, with the memory that a rank needs and the "
-        "bytes that it sends, and says how much memory a pod needs for checkpoints in memory. The job's data and "
-        "weights are not needed. The time of a step is an estimate for this "
+        "bytes that it sends, and says how large checkpoints are on storage and in the memory of a pod. The job's data "
+        "and weights are not needed. The time of a step is an estimate for this "
         "machine, whose CPU is measured once; with --tflops and --bandwidth, it is an estimate for the machine that "
         "they describe. With --between-nodes, the links between nodes are slower than those within a node; a node has "
         "as many ranks as a pod of the job (ranksPerPod).",
@@ -46,6 +46,12 @@ def declare(command: Parser) -> None:
         metavar="X",
         help="what a rank can send to a rank on another node, in GB per second (default: as within a node)",
     )
+    command.add_argument(
+        "--recompute",
+        choices=["all"],
+        help="compare layouts with recompute None, Selective and Full, and not only with that of the job; this takes "
+        "three times as long",
+    )
     command.add_argument("--top", type=int, default=16, metavar="N", help="number of layouts to list (default: 16)")
     command.add_argument(
         "--measure",
@@ -72,6 +78,7 @@ def _plan(options: argparse.Namespace) -> int:
             options.tflops,
             options.bandwidth,
             options.between_nodes,
+            options.recompute == "all",
             options.top,
             options.measure,
             options.json,

@@ -18,6 +18,9 @@ from trainmaster_operator.cli.this_machine import trainer_process
 from trainmaster_operator.cli.this_machine.trainer_checks import trainer
 from trainmaster_operator.planning.facts.change import counted
 
+KINDS_OF_RECOMPUTATION = 3
+"""How many kinds the planner compares with `--recompute all`."""
+
 
 @dataclass(frozen=True)
 class PlanOptions:
@@ -30,6 +33,7 @@ class PlanOptions:
     bandwidth: float | None  # What a rank can send, in 10^9 bytes per second; None: as measured on this machine.
     # What a rank can send to ranks on other nodes, in 10^9 bytes per second; None: as within a node.
     between_nodes: float | None
+    all_recompute: bool  # Compare all kinds of recomputation, not only the job's.
     top: int
     measure: int  # Number of the best layouts that are measured with real processes.
     json: Path | None
@@ -51,7 +55,7 @@ def plan(options: PlanOptions) -> int:
         )
     trainer_process.check_installed("plan")
     ranks = workers.replicas * workers.ranksPerPod if options.ranks is None else options.ranks
-    count = _count_layouts(config, ranks)
+    count = _count_layouts(config, ranks) * (KINDS_OF_RECOMPUTATION if options.all_recompute else 1)
     sys.stderr.write(_announcement(options, count, ranks))
     sys.stderr.flush()
     arguments = ["--ranks", str(ranks)]
@@ -63,9 +67,11 @@ def plan(options: PlanOptions) -> int:
     for name, value in figures:
         arguments += [] if value is None else [name, str(value)]
     arguments += ["--ranks-per-node", str(workers.ranksPerPod)]
+    arguments += ["--recompute", "all"] if options.all_recompute else []
     arguments += ["--top", str(options.top), "--measure", str(options.measure)]
     if options.memory is not None:
         arguments += ["--memory", str(bytes_of(options.memory))]
+    arguments += ["--keep", str(checkpoint.keep)]
     ram = checkpoint.ram or RamSpec()
     if limit := ram.bytes_of_pod(workers.ranksPerPod):
         arguments += ["--ram-limit", str(limit), "--ram-peers", str(ram.peers)]

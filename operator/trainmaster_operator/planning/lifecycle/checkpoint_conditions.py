@@ -9,6 +9,7 @@ from typing import Any
 from trainmaster.contract.wire import STALLED_AFTER_S
 from trainmaster_operator.planning.facts.change import Change, changed, condition, known_condition, warning
 from trainmaster_operator.planning.facts.job_state import CheckpointStatus, FailedSave, JobState
+from trainmaster_operator.planning.facts.observation import JobSpec
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 
@@ -69,13 +70,18 @@ def _unprotected(view: View) -> tuple[str, str]:
 def saves_into_pods(view: View) -> bool:
     """Return whether checkpoint.directory is in the file system of each container, or on a volume that is deleted
     with its pod."""
-    checkpoint, container = view.spec.checkpoint, view.spec.container()
-    if not view.observed.in_cluster or checkpoint.directory is None or checkpoint.volume is not None:
+    return view.observed.in_cluster and is_in_pods(view.spec)
+
+
+def is_in_pods(spec: JobSpec) -> bool:
+    """Return the same for a job that runs on a cluster or is to run there."""
+    checkpoint, container = spec.checkpoint, spec.container()
+    if checkpoint.directory is None or checkpoint.volume is not None:
         return False
     folders = _list_upwards(container.get("workingDir") or "/", checkpoint.directory.removeprefix("file://"))
     mounts = {PurePosixPath(m.get("mountPath", "")): m.get("name") for m in container.get("volumeMounts") or []}
     nearest = next((mounts[folder] for folder in folders if folder in mounts), None)
-    volumes = (view.spec.workers.template.get("spec") or {}).get("volumes") or []
+    volumes = (spec.workers.template.get("spec") or {}).get("volumes") or []
     found: dict[str, Any] = next((volume for volume in volumes if volume.get("name") == nearest), {})
     return nearest is None or bool({"emptyDir", "ephemeral"} & found.keys())
 

@@ -217,7 +217,7 @@ def _raised(view: View, over: list[Silence]) -> Change:
     pod = view.pods[first.agent.slot]
     alike = [s for s in over if _blame(s)[:2] == _blame(first)[:2]]
     named = first.is_stopped or len(alike) == 1
-    words = _words(first) if named else _words_of_all(alike)
+    words, reason = _words(first) if named else _words_of_all(alike), _reason_for_limit(view, first)
     suspicion = Suspicion(
         round=view.status.round,
         rank=first.rank.rank,
@@ -227,9 +227,9 @@ def _raised(view: View, over: list[Silence]) -> Change:
         step=first.rank.step,
         limitSeconds=round(first.limit_s, 3),
         since=rfc3339(view.now),
-        message=words,
+        message=f"{words}{reason}",
     )
-    told = warning("HangSuspected", f"{words}{_place(pod) if named else ''}")
+    told = warning("HangSuspected", f"{words}{_place(pod) if named else ''}{reason}")
     return changed(view.status, *_events(view, told), suspicion=suspicion)
 
 
@@ -315,6 +315,18 @@ def _words_of_all(alike: list[Silence]) -> str:
     return (
         f"{len(alike)} ranks have been silent for {shortest.rank.silent_s:.1f} s (limit {shortest.limit_s:.1f} s)"
         f"{phase} at step {first.step}; their stacks are read to find the one that stands still"
+    )
+
+
+def _reason_for_limit(view: View, silence: Silence) -> str:
+    """Return the pause that made the limit longer than it could be, as a clause; "" if none did. Only a suspicion has
+    it: the messages of failures are compared, and a limit that was learned meanwhile makes no other failure."""
+    pause = limits(view).long_pause(silence.agent, silence.rank)
+    if pause is None:
+        return ""
+    return (
+        f"; the limit follows from the longest healthy pause of this kind, {pause.longest:.3g} s "
+        f"(usually {pause.typical:.3g} s)"
     )
 
 

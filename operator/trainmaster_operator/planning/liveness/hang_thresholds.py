@@ -76,19 +76,28 @@ class Limits:
         # The limit for ranks that are known to do something other than steps.
         self._patience_s = spec.limitSeconds * spec.factor
         known = learned(view)
+        self._pauses = {
+            name: known[name] for name, enough in ENOUGH.items() if name in known and known[name].count >= enough
+        }
+        self._shortest = {name: _shortest_s(view, self._unknown(name)) for name in self._pauses}
         self._learned = {
-            name: _limit_s(view, known[name], self._unknown(name))
-            for name, enough in ENOUGH.items()
-            if name in known and known[name].count >= enough
+            name: _limit_s(view, pause, self._shortest[name], self._unknown(name))
+            for name, pause in self._pauses.items()
         }
 
     def of(self, agent: AgentRecord, rank: RankReport) -> float:
         """Return the limit of a rank in its phase, in seconds. The start and the first steps of a round have the
         limit of the spec, because code is compiled and caches fill then; ranks report no pauses before these steps
         are over."""
-        name = "step" if rank.state is RankState.STOPPED else rank.phase.lower()
-        warm = _number(agent.pauses.get("step"), 0) > 0
-        return self._learned.get(name, self._unknown(name)) if warm else self._unknown(name)
+        name = _phase_of(rank)
+        return self._learned.get(name, self._unknown(name)) if _is_warm(agent) else self._unknown(name)
+
+    def long_pause(self, agent: AgentRecord, rank: RankReport) -> Pause | None:
+        """Return the pauses whose length makes the limit of a rank longer than the shortest possible one; None if its
+        limit has another reason."""
+        name = _phase_of(rank)
+        longer = _is_warm(agent) and self._learned.get(name, 0.0) > self._shortest.get(name, 0.0)
+        return self._pauses[name] if longer else None
 
     @property
     def patience_s(self) -> float:
@@ -99,9 +108,21 @@ class Limits:
         return self._patience_s if name == "eval" else self._longest_s
 
 
-def _limit_s(view: View, pause: Pause, longest_s: float) -> float:
-    shortest = max(SHORTEST_S, 4 * view.interval_s, SCRIPT_SHARE * longest_s if view.scripted else 0.0)
-    limit = max(shortest, view.spec.recovery.hang.factor * pause.longest * HORIZON ** tail_index(pause))
+def _phase_of(rank: RankReport) -> str:
+    return "step" if rank.state is RankState.STOPPED else rank.phase.lower()
+
+
+def _is_warm(agent: AgentRecord) -> bool:
+    """Return whether the first steps of the round are over."""
+    return _number(agent.pauses.get("step"), 0) > 0
+
+
+def _shortest_s(view: View, longest_s: float) -> float:
+    return max(SHORTEST_S, 4 * view.interval_s, SCRIPT_SHARE * longest_s if view.scripted else 0.0)
+
+
+def _limit_s(view: View, pause: Pause, shortest_s: float, longest_s: float) -> float:
+    limit = max(shortest_s, view.spec.recovery.hang.factor * pause.longest * HORIZON ** tail_index(pause))
     return float(max(min(limit, longest_s), SLOWER * pause.longest))
 
 

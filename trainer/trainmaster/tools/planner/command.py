@@ -18,7 +18,7 @@ from trainmaster.host import memory_reserve
 from trainmaster.host.processes import available_cpus
 from trainmaster.parallel.stages import partition
 from trainmaster.tools import closed_stdout
-from trainmaster.tools.planner import layout_table, memory_tier_need
+from trainmaster.tools.planner import layout_table, memory_tier_need, storage_need
 from trainmaster.tools.planner.calibration import figures
 from trainmaster.tools.planner.estimate import Estimate, best_first
 from trainmaster.tools.planner.layouts import Layout, legal
@@ -26,6 +26,9 @@ from trainmaster.tools.planner.machine import Machine, assumed, shared
 from trainmaster.tools.planner.measure import Measurer, measurer
 from trainmaster.tools.planner.rank_work import stages
 from trainmaster.tools.planner.survey import Survey
+
+RECOMPUTE = ("None", "Selective", "Full")
+"""What `--recompute all` compares. Reversible is left out, because it is for reversible models only."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks-per-node", type=int, default=1, metavar="N")
     parser.add_argument("--top", type=int, required=True, metavar="N")
     parser.add_argument("--measure", type=int, default=0, metavar="N")
+    parser.add_argument("--recompute", choices=["all"])
+    parser.add_argument("--keep", type=int, metavar="N")
     parser.add_argument("--ram-limit", type=int, metavar="BYTES")
     parser.add_argument("--ram-peers", type=int, default=0, metavar="N")
     parser.add_argument("--json", metavar="FILE", type=Path)
@@ -70,7 +75,10 @@ def _plan(config: TrainingConfig, options: argparse.Namespace, machine: Machine,
     except ConfigError as error:
         sys.stderr.write(f"trainmaster: {error}\n")
         return 2
-    with closing(_shown([*legal(config, options.ranks)])) as layouts:
+    configs = [config]
+    if options.recompute:
+        configs = [config.model_copy(update={"recompute": kind}) for kind in RECOMPUTE]
+    with closing(_shown([layout for one in configs for layout in legal(one, options.ranks)])) as layouts:
         estimates = best_first(layouts, survey, machine)
     if options.json and (why := _written(options.json, layout_table.as_json(estimates))):
         sys.stderr.write(f"trainmaster: --json {options.json}: can't be written: {why}\n")
@@ -78,14 +86,17 @@ def _plan(config: TrainingConfig, options: argparse.Namespace, machine: Machine,
     sys.stdout.write(
         layout_table.heading(config.model.name, survey.inventory.size, options.ranks, machine, options.memory)
     )
-    sys.stdout.write("\n" + "".join(f"{row}\n" for row in layout_table.rows(estimates[: options.top])))
-    _end(estimates, options.top, survey, config, machine)
+    table = layout_table.rows(estimates[: options.top], recompute=bool(options.recompute))
+    sys.stdout.write("\n" + "".join(f"{row}\n" for row in table))
+    _end(estimates, options, survey, config, machine)
     if options.ram_limit is not None and estimates[0].fits:
         in_pod = min(options.ranks, options.ranks_per_node)
         copies = bool(options.ram_peers) and in_pod < options.ranks
         sys.stdout.write(memory_tier_need.words(estimates[0].saved, in_pod, options.ram_limit, copies=copies))
+    if options.keep is not None:
+        sys.stdout.write(storage_need.words(storage_need.size(config, survey.inventory), options.keep))
     fitting = [e for e in estimates if e.fits][: options.measure]
-    return _measure(fitting, measuring) if fitting and measuring else 0
+    return _measure(fitting, measuring, recompute=bool(options.recompute)) if fitting and measuring else 0
 
 
 def _shown(layouts: Sequence[Layout]) -> Generator[Layout, None, None]:
@@ -113,13 +124,14 @@ def _written(file: Path, text: str) -> str:
     return ""
 
 
-def _measure(estimates: Sequence[Estimate], measuring: Measurer) -> int:
+def _measure(estimates: Sequence[Estimate], measuring: Measurer, *, recompute: bool) -> int:
     ranks = estimates[0].layout.ranks
     sys.stdout.write(
         f"\nMeasured on this machine: {ranks} process{'es' if ranks > 1 else ''} on {os.cpu_count()} CPU cores.\n"
     )
     try:
-        for line in layout_table.comparison(estimates, measuring.seconds([e.layout for e in estimates])):
+        measured = measuring.seconds([e.layout for e in estimates])
+        for line in layout_table.comparison(estimates, measured, recompute=recompute):
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
     except RuntimeError as error:
@@ -151,8 +163,14 @@ def _usable(memory: int | None, *, on_device: bool) -> int | None:
     return None if memory is None else memory_reserve.usable(memory, on_device=on_device)
 
 
-def _end(estimates: Sequence[Estimate], shown: int, survey: Survey, config: TrainingConfig, machine: Machine) -> None:
-    sys.stdout.write(f"\n{layout_table.counted(estimates, shown)}\n")
+def _end(
+    estimates: Sequence[Estimate],
+    options: argparse.Namespace,
+    survey: Survey,
+    config: TrainingConfig,
+    machine: Machine,
+) -> None:
+    sys.stdout.write(f"\n{layout_table.counted(estimates, options.top)}\n")
     best = estimates[0]
     if not best.fits:
         sys.stdout.write(f"None fits: {layout_table.ways_out(config)} would help.\n")
@@ -162,6 +180,8 @@ def _end(estimates: Sequence[Estimate], shown: int, survey: Survey, config: Trai
         f"The best one, for spec.training:\n  parallelism: {_flow(best.layout.fields)}\n"
         f"  batch: {{global: {best.layout.config.batch.global_}, micro: {best.layout.micro_batches[0]}}}\n"
     )
+    if options.recompute:
+        sys.stdout.write(f"  recompute: {best.layout.config.recompute}\n")
     if best.layout.degrees["pp"] > 1:
         balance = best.layout.pipeline.balance
         unit = "parameters" if balance == "Parameters" else "operations"

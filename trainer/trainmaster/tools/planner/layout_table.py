@@ -37,13 +37,18 @@ def heading(name: str, size: int, ranks: int, machine: Machine, memory: int | No
     )
 
 
-def rows(estimates: Sequence[Estimate]) -> list[str]:
-    """Return a line of names, and one line for each estimate."""
-    width = max(len("layout"), *(len(estimate.layout.name) for estimate in estimates))
+def rows(estimates: Sequence[Estimate], *, recompute: bool = False) -> list[str]:
+    """Return a line of names, and one line for each estimate. `recompute`: the layouts differ in what they compute
+    again, so their names say it."""
+    names = [_name(estimate, recompute) for estimate in estimates]
+    width = max(len("layout"), *map(len, names))
     micro = max(MICRO, *(len(_micro(estimate)) for estimate in estimates))
     return [
         f"{'layout':{width}} {'micro':>{micro}} {COLUMNS}",
-        *(f"{estimate.layout.name:{width}} {_micro(estimate):>{micro}} {_numbers(estimate)}" for estimate in estimates),
+        *(
+            f"{name:{width}} {_micro(estimate):>{micro}} {_numbers(estimate)}"
+            for name, estimate in zip(names, estimates, strict=True)
+        ),
     ]
 
 
@@ -59,6 +64,11 @@ def counted(estimates: Sequence[Estimate], shown: int) -> str:
     if shown < number:
         lines.append(f"The table shows the best {shown}; --top N changes that.")
     return "\n".join(lines)
+
+
+def _name(estimate: Estimate, recompute: bool) -> str:
+    layout = estimate.layout
+    return f"{layout.name}, {layout.config.recompute}" if recompute else layout.name
 
 
 def _micro(estimate: Estimate) -> str:
@@ -100,13 +110,14 @@ def slow_step_note(best: Estimate, machine: Machine) -> str:
     )
 
 
-def comparison(estimates: Sequence[Estimate], seconds: Iterable[float]) -> Iterator[str]:
-    """Yield a line of names, and one line for each estimate as soon as its step has been measured."""
-    width = max(len("layout"), *(len(estimate.layout.name) for estimate in estimates))
+def comparison(estimates: Sequence[Estimate], seconds: Iterable[float], *, recompute: bool = False) -> Iterator[str]:
+    """Yield a line of names, and one line for each estimate as soon as its step has been measured. `recompute`: as in
+    `rows`."""
+    width = max(len("layout"), *(len(_name(estimate, recompute)) for estimate in estimates))
     yield f"{'layout':{width}} {'measured':>9} {'tokens/s':>11} {'estimated':>10} {'tokens/s':>14}"
     for estimate, found in zip(estimates, seconds, strict=True):
         yield (
-            f"{estimate.layout.name:{width}} {duration(found):>9} {estimate.tokens / found:11,.0f} "
+            f"{_name(estimate, recompute):{width}} {duration(found):>9} {estimate.tokens / found:11,.0f} "
             f"{duration(estimate.seconds):>10} {estimate.tokens / estimate.seconds:14,.0f}"
         )
 
@@ -142,6 +153,7 @@ def fields(estimate: Estimate) -> dict[str, Any]:
     micro, count = layout.micro_batches
     return {
         "parallelism": layout.fields,
+        "recompute": layout.config.recompute,
         "microBatch": micro,
         "microBatches": count,
         "memory": {

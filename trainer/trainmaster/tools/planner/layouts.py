@@ -106,7 +106,13 @@ class Layout:
     @property
     def fields(self) -> dict[str, Any]:
         """Return the content of `spec.training.parallelism`."""
-        return self.config.parallelism.model_dump(mode="json", exclude_none=True)
+        found = self.config.parallelism.model_dump(mode="json", exclude_none=True)
+        if self.degrees["pp"] > 1 and "sharding" in found:
+            # In a pipeline all stages of ZeRO do the same, and a job that says one is refused.
+            del found["sharding"]["stage"]
+            if not any(found["sharding"].values()):
+                del found["sharding"]
+        return found
 
     def with_micro_batch(self, micro: int) -> Layout:
         batch = self.config.batch.model_copy(update={"micro": micro})

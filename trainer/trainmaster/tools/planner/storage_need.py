@@ -1,0 +1,33 @@
+"""The size of a checkpoint on storage, and of all that a job keeps."""
+
+from __future__ import annotations
+
+from trainmaster.contract.config import ParallelismConfig, TrainingConfig
+from trainmaster.tools.planner import memory_estimate
+from trainmaster.tools.planner.inventory import Inventory
+from trainmaster.tools.planner.layouts import Layout
+
+_UNITS = ((2**30, "Gi"), (2**20, "Mi"))
+
+
+def size(config: TrainingConfig, inventory: Inventory) -> int:
+    """Return the bytes of a checkpoint: parameters and optimizer state in fp32, each once, whatever the layout is.
+    Headers, and what loaders and random generators save, are small and left out."""
+    alone = config.model_copy(update={"parallelism": ParallelismConfig(), "communication": None})
+    layout = Layout(alone, 1)
+    groups = memory_estimate.groups(inventory, layout, [range(inventory.layers)])
+    return memory_estimate.held(groups, layout, 0, config.optimizer).saved
+
+
+def words(size: int, keep: int) -> str:
+    """Return a sentence for people. `keep`: checkpoint.keep."""
+    unit, suffix = next((one for one in _UNITS if size >= one[0]), _UNITS[-1])
+    room = f"{_rounded((keep + 1) * size, unit)}{suffix}"
+    return (
+        f"On storage a checkpoint has {_rounded(size, unit)}{suffix}. The {keep} that checkpoint.keep keeps, and one more "
+        f"while it is written, need {room} of the volume.\n"
+    )
+
+
+def _rounded(size: int, unit: int) -> int:
+    return -(-size // unit)
