@@ -198,8 +198,9 @@ def lost_node() -> Iterator[str]:
     yield "that both ranks have completed (`python -m benchmarks.cluster_lost_node`, and with `--lose-leader`). This"
     yield "cluster says that a node is lost after 10 s of silence; by default Kubernetes waits for 50 s. The lost pod's"
     yield "object is removed once its ranks are sure to be dead: 20 s after an operator last answered the agent. If the"
-    yield "operator that led is lost too, the next one cannot know when that was, and counts from its own beginning. The"
-    yield "new pod starts meanwhile, so it runs by then. Medians, with the range in brackets and the number of samples."
+    yield "operator that led is lost too, the next one cannot know when that was, and counts from its own beginning."
+    yield "The new pod starts meanwhile, and runs by then. Medians, with the range in brackets and the number of"
+    yield "samples."
     yield machine(facts)
     yield ""
     kinds = [[c for c in cases if (" with the leader" in c.case) is with_leader] for with_leader in (False, True)]
