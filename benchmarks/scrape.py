@@ -29,8 +29,8 @@ from benchmarks.record import Case, write
 from trainmaster.contract.wire import Identity, RankReport, RankState, Report, Usage
 from trainmaster_operator.cluster.port import JOB
 from trainmaster_operator.control.job_usage_and_mfu import JobUsage
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import (
     CheckpointStatus,
     Condition,

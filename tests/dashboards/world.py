@@ -29,9 +29,9 @@ from trainmaster_operator.cluster.port import JOB, Object
 from trainmaster_operator.control.http_server import listening_socket
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.session_tokens import KEY_BYTES
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_server import StoreServer
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.status_mapping import read_status
 

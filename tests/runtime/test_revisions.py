@@ -9,8 +9,8 @@ from simulation.virtual.cluster_faults import CrashPoint, OperatorCrash
 from tests.runtime.fakes import chance, job
 from tests.runtime.test_reconcile import Spy, conditions, directives, status
 from trainmaster_operator.cluster.port import JOB, POD, REVISION
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service

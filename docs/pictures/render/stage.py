@@ -25,8 +25,8 @@ from trainmaster_operator.cli.run import local_processes
 from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.session_tokens import KEY_BYTES
-from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_server import StoreServer
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.status_mapping import read_status
 

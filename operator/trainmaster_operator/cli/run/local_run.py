@@ -49,10 +49,10 @@ from trainmaster_operator.cluster.port import DELETED, JOB, Object
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.session_tokens import KEY_BYTES
 from trainmaster_operator.local import process_tree
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.local.store_faults import Trouble
-from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_faults import Trouble
+from trainmaster_operator.local.api_server.store_server import StoreServer
 from trainmaster_operator.planning.facts.job_state import JobPhase
 
 RANKS_EVERY_S = 1.0

@@ -38,9 +38,9 @@ from trainmaster_operator.cluster.port import (
     Object,
     WatchEvent,
 )
-from trainmaster_operator.local import object_validation, pod_deletion
-from trainmaster_operator.local.object_table import Key, ObjectTable, key_of, known_kind
-from trainmaster_operator.local.watch_history import WINDOW, Cursor, Entry, History
+from trainmaster_operator.local.api_server import object_validation, pod_deletion
+from trainmaster_operator.local.api_server.object_table import Key, ObjectTable, key_of, known_kind
+from trainmaster_operator.local.api_server.watch_history import WINDOW, Cursor, Entry, History
 
 _COUNTS_GENERATIONS = (JOB, POD)
 _MADE_BY_UPDATES = (EVENT, LEASE, SERVICE)  # An update of an object of these kinds that does not exist creates it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from trainmaster_operator.cluster.port import EVENT, Labels, Listing, Object, TokenReview, WatchEvent
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 
 
 class MemoryCluster:

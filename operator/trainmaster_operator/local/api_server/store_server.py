@@ -20,9 +20,9 @@ from aiohttp import web
 
 from trainmaster_operator.cluster.objects import bookmark
 from trainmaster_operator.cluster.port import BOOKMARK, ApiError, Invalid, Unavailable, WatchEvent
-from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.local.store_faults import Trouble
-from trainmaster_operator.local.watch_history import Cursor
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_faults import Trouble
+from trainmaster_operator.local.api_server.watch_history import Cursor
 
 VERBS = ("list", "get", "create", "update", "update_status", "patch", "apply", "delete", "resize", "evict", "bind")
 
