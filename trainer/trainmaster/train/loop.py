@@ -40,6 +40,9 @@ from trainmaster.rank.reporter import Reporter
 from trainmaster.reduce.diloco_islands import Outer
 from trainmaster.tools.profiling.profiler import Profiler
 from trainmaster.train import auto_micro_batch, determinism
+from trainmaster.train.after_failure.rescue import Rescue
+from trainmaster.train.after_failure.roll_forward import LastSums
+from trainmaster.train.after_failure.save_after_failure import save_after_failure
 from trainmaster.train.async_transfer import Reading, to_device
 from trainmaster.train.final_result import write_final_result
 from trainmaster.train.manifest_fields import manifest_fields
@@ -50,9 +53,6 @@ from trainmaster.train.measures.mfu import Utilization
 from trainmaster.train.measures.step_log import StepLog
 from trainmaster.train.passed_config import read_config
 from trainmaster.train.process_group import World
-from trainmaster.train.rescue import Rescue
-from trainmaster.train.roll_forward import LastSums
-from trainmaster.train.save_after_failure import save_after_failure
 from trainmaster.train.scheduled_evaluations import ScheduledEvaluations
 from trainmaster.train.step_gradients import StepGradients
 from trainmaster.train.step_numbers import StepNumbers

@@ -37,10 +37,10 @@ from trainmaster.errors import ConfigError, NotSaved, TrainmasterError
 from trainmaster.rank import exception_verdict, injected_faults
 from trainmaster.rank.reporter import Reporter
 from trainmaster.train import reported_steps
+from trainmaster.train.after_failure.rescue import Rescue
 from trainmaster.train.async_transfer import Reading
 from trainmaster.train.process_group import shared_store
 from trainmaster.train.random_generators import RandomGenerators
-from trainmaster.train.rescue import Rescue
 from trainmaster.train.stop_request import stop_binds
 
 _GENERATORS = "random_generators"
