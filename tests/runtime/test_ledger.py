@@ -20,10 +20,10 @@ from trainmaster_operator.planning.facts.job_state import Failure, JobState
 from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S
 from trainmaster_operator.planning.facts.observation import Decision, Observation, PodRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339
-from trainmaster_operator.runtime import node_health as module
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
-from trainmaster_operator.runtime.node_health import KEY, NAME, Ledger
+from trainmaster_operator.runtime.nodes import node_health as module
+from trainmaster_operator.runtime.nodes.node_health import KEY, NAME, Ledger
 from trainmaster_operator.runtime.operator import Operator
 from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.reconcile import Policies

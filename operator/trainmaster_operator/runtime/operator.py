@@ -39,8 +39,8 @@ from trainmaster_operator.runtime.lasting_api_failures import (
     ApiFailures,
 )
 from trainmaster_operator.runtime.leader.lease import Elector, Leadership
-from trainmaster_operator.runtime.node_health import Ledger
-from trainmaster_operator.runtime.node_taints import NodeTaints
+from trainmaster_operator.runtime.nodes.node_health import Ledger
+from trainmaster_operator.runtime.nodes.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
 from trainmaster_operator.runtime.observability.job_metrics import JobMetrics
 from trainmaster_operator.runtime.observability.operator_gauges import LoopLag, observe

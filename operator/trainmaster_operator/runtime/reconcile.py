@@ -54,8 +54,8 @@ from trainmaster_operator.runtime.lasting_api_failures import STATUS_WRITE, atte
 from trainmaster_operator.runtime.leader.leader_handover import Inherited
 from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.leader.operator_conflicts import Rivals
-from trainmaster_operator.runtime.node_health import Ledger
-from trainmaster_operator.runtime.node_taints import NodeTaints
+from trainmaster_operator.runtime.nodes.node_health import Ledger
+from trainmaster_operator.runtime.nodes.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.observability.runtime_conditions import (

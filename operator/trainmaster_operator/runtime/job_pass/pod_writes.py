@@ -19,7 +19,7 @@ from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
 from trainmaster_operator.runtime.job_pass.refused_pod_retries import NAME_IN_USE, Refusals, Refused, refused
 from trainmaster_operator.runtime.lasting_api_failures import attempting, words_of
 from trainmaster_operator.runtime.leader.lease import Leadership
-from trainmaster_operator.runtime.node_taints import NodeTaints
+from trainmaster_operator.runtime.nodes.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 

@@ -1,4 +1,4 @@
-"""Removes the operator's taint from all nodes: `python -m trainmaster_operator.runtime.remove_taints`.
+"""Removes the operator's taint from all nodes: `python -m trainmaster_operator.runtime.nodes.remove_taints`.
 
 The chart runs it before an uninstall, while the right to nodes still exists. It never stops an uninstall: it logs the
 taints that it could not remove.
@@ -15,7 +15,7 @@ from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.kubernetes_credentials import NoCluster
 from trainmaster_operator.cluster.kubernetes_nodes import KubernetesNodes
 from trainmaster_operator.cluster.port import ApiError
-from trainmaster_operator.runtime.node_taints import KEY, remove_all
+from trainmaster_operator.runtime.nodes.node_taints import KEY, remove_all
 
 log = logging.getLogger(__name__)
 
