@@ -24,9 +24,9 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from trainmaster.checkpoint.memory.memory_save_interval import MEASURED_SAVES
 from trainmaster.checkpoint.state.capture import is_sharded
 from trainmaster.checkpoint.state.checkpoint_session import Session
-from trainmaster.checkpoint.state.memory_save_interval import MEASURED_SAVES
 from trainmaster.checkpoint.state.prove_digests import Probe
 from trainmaster.checkpoint.state.resume_conditions import Resume
 from trainmaster.contract.wire import channel as wire

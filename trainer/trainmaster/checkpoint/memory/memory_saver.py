@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum, into
+from trainmaster.checkpoint.memory.memory_snapshot import LocalState
 from trainmaster.checkpoint.state.file_layout import Layout, header
-from trainmaster.checkpoint.state.memory_snapshot import LocalState
 from trainmaster.contract.wire.checkpoint_format import Receipt, ShardFile
 from trainmaster.contract.wire.message_codec import encode
 from trainmaster.host import own_pod
