@@ -13,8 +13,8 @@ limit, only a rank that the kernel reports as stopped counts as hanging.
 from __future__ import annotations
 
 from trainmaster.contract.wire import Cause, RankReport, RankState, Recurrence
+from trainmaster_operator.api.hang_and_straggler_spec import HANG_LIMIT_S, HangMode
 from trainmaster_operator.api.job_spec import Framework
-from trainmaster_operator.api.recovery_spec import HANG_LIMIT_S, HangMode
 from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
 from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.fault import TRACEBACK, Fault

@@ -1,6 +1,6 @@
 """The CustomResourceDefinition, generated from the models.
 
-`python -m trainmaster_operator.api.crd DIR` writes it, `--check DIR` exits 1 with a diff when the file is stale.
+`python -m trainmaster_operator.api.crd.crd_schema DIR` writes it; `--check DIR` exits 1 with a diff when it is stale.
 An API server wants a *structural* schema: no references, no unions, `nullable` instead of a null type, and either
 listed properties or an open map. The rules that reach across fields are in `cel_rules`.
 """
@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster_operator.api.api_group import API_VERSION, GROUP, JOB_KIND, JOB_PLURAL, VERSION
-from trainmaster_operator.api.cel_rules import RULE_RULES, SPEC_RULES
+from trainmaster_operator.api.crd.cel_rules import RULE_RULES, SPEC_RULES
+from trainmaster_operator.api.crd.pod_template_schema import OPEN, TEMPLATE
+from trainmaster_operator.api.crd.printer_columns import COLUMNS
 from trainmaster_operator.api.job_name import NAME_LIMIT, NAME_PATTERN
-from trainmaster_operator.api.job_spec import SHAPES, DistributedTrainingJob
-from trainmaster_operator.api.pod_template_schema import OPEN, TEMPLATE
-from trainmaster_operator.api.printer_columns import COLUMNS
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.api.validation.field_errors import SHAPES
 
 Schema = dict[str, Any]
 
@@ -211,7 +212,7 @@ def render() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the CRD file into the given directory, or compare it with --check. Return 0, or 1 if the file is stale."""
-    parser = argparse.ArgumentParser(prog="python -m trainmaster_operator.api.crd", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m trainmaster_operator.api.crd.crd_schema", description=__doc__)
     parser.add_argument("directory", type=Path, metavar="DIR")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 with a diff when it is stale")
     options = parser.parse_args(arguments)
