@@ -29,7 +29,7 @@ from trainmaster_operator.runtime.leader.lease import NotLeading
 from trainmaster_operator.runtime.operator import Operator
 from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.reconcile import Policies
-from trainmaster_operator.runtime.tls_bootstrap import Authority
+from trainmaster_operator.runtime.tls_secret_or_folder import Authority
 
 SERVICE = "localhost"
 NAMESPACE = "trainmaster-system"

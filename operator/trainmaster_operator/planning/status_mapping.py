@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.facts.job_state import JobState, Recovery
-from trainmaster_operator.planning.phase_reason import reason_of_phase
+from trainmaster_operator.planning.reason_column import reason_of_phase
 
 Object = dict[str, Any]
 

@@ -48,7 +48,7 @@ from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.operator import Operator
 from trainmaster_operator.runtime.operator_options import parser
 from trainmaster_operator.runtime.operator_settings import Settings
-from trainmaster_operator.runtime.tls_bootstrap import Authority
+from trainmaster_operator.runtime.tls_secret_or_folder import Authority
 
 log = logging.getLogger(__name__)
 

@@ -55,8 +55,8 @@ from trainmaster.train.passed_config import read_config
 from trainmaster.train.process_group import World
 from trainmaster.train.scheduled_evaluations import ScheduledEvaluations
 from trainmaster.train.step_gradients import StepGradients
+from trainmaster.train.step_in_flight import Prepared, StepRecord
 from trainmaster.train.step_numbers import StepNumbers
-from trainmaster.train.step_record import Prepared, StepRecord
 from trainmaster.train.stop_request import stop_binds
 
 

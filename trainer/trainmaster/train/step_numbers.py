@@ -21,7 +21,7 @@ from trainmaster.tools.profiling.profiler import Profiler
 from trainmaster.train.measures.divergence import Divergence
 from trainmaster.train.measures.gradient_noise_scale import NoiseScale
 from trainmaster.train.measures.step_log import StepLog
-from trainmaster.train.step_record import StepRecord
+from trainmaster.train.step_in_flight import StepRecord
 
 
 class StepNumbers:

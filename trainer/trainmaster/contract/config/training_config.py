@@ -11,7 +11,6 @@ from trainmaster.contract.config.batch_config import BatchConfig
 from trainmaster.contract.config.checkpoint_config import CheckpointConfig
 from trainmaster.contract.config.communication_config import CommunicationConfig, OuterConfig
 from trainmaster.contract.config.config_model import STEPS, Device, Grown, Precision, Recompute
-from trainmaster.contract.config.config_refusals import best_refusal, compile_refusal, precision_refusal
 from trainmaster.contract.config.divergence_config import DivergenceConfig
 from trainmaster.contract.config.evaluation_config import EvaluationConfig
 from trainmaster.contract.config.loggers_config import LoggersConfig
@@ -20,6 +19,7 @@ from trainmaster.contract.config.model_and_data_config import DataConfig, ModelC
 from trainmaster.contract.config.optimizer_config import OptimizerConfig
 from trainmaster.contract.config.parallelism_config import ParallelismConfig
 from trainmaster.contract.config.profile_config import ProfileConfig
+from trainmaster.contract.config.refused_combinations import best_refusal, compile_refusal, precision_refusal
 
 
 class TrainingSpec(Grown):

@@ -27,8 +27,8 @@ from trainmaster_operator.cluster.port import (
 )
 from trainmaster_operator.control import certificates
 from trainmaster_operator.control.certificates import Pair, Secrets
-from trainmaster_operator.control.renewable_tls import ServerTls
 from trainmaster_operator.control.session_tokens import KEY_BYTES
+from trainmaster_operator.control.ssl_context import ServerTls
 from trainmaster_operator.manifests.ca_config_map import build_ca_bundle
 from trainmaster_operator.runtime.clock import Clock
 
