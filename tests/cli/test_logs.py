@@ -14,7 +14,7 @@ from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, refused, update
 from tests.cli.runs import status
 from trainmaster_operator.cli.cluster_connection import Target
 from trainmaster_operator.cli.container_logs import Source, parsed
-from trainmaster_operator.cli.display import job_logs
+from trainmaster_operator.cli.logs import job_logs
 from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
 from trainmaster_operator.local.api_server.memory_store import MemoryStore

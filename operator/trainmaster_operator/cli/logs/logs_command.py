@@ -38,9 +38,9 @@ def _logs(options: argparse.Namespace) -> int:
     rank = None if options.all else options.rank or 0
     out = run_or_job.of(options.what, where)
     if out is not None:
-        from trainmaster_operator.cli.display.run_logs import of_run
+        from trainmaster_operator.cli.logs.run_logs import of_run
 
         return of_run(out, rank, options.follow)
-    from trainmaster_operator.cli.display.job_logs import logs
+    from trainmaster_operator.cli.logs.job_logs import logs
 
     return logs(where, options.what, rank, options.follow)
