@@ -13,7 +13,7 @@ from trainmaster_operator.planning.job_conditions import TRUE_IN
 from trainmaster_operator.planning.lifecycle import checkpoint_conditions, elastic_resize, revision
 from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEEDS_MIGRATION
 from trainmaster_operator.planning.placement import gang_release
-from trainmaster_operator.runtime.observability.runtime_conditions import RECONCILE_ERROR
+from trainmaster_operator.runtime.job_pass.error_conditions import RECONCILE_ERROR
 
 PAGE = (Path(__file__).parents[2] / "docs" / "status.md").read_text()
 STATUS = crd_schema.job_schema()["properties"]["status"]["properties"]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster_operator.api.crd import crd_schema
+from trainmaster_operator.planning.eta_column import duration
 from trainmaster_operator.planning.facts.job_state import (
     CheckpointStatus,
     Condition,
@@ -31,7 +32,6 @@ from trainmaster_operator.planning.facts.job_state import (
 )
 from trainmaster_operator.planning.status_mapping import (
     OtherLayout,
-    duration,
     merged,
     read_status,
     unknown_fields,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trainmaster.models.expert_mlps import Experts
+from trainmaster.models.experts import Experts
 from trainmaster.models.layers import AuxiliaryLoss, SequenceSums
 from trainmaster.models.llama import ATTENTION, ENDS, Llama
 from trainmaster.models.model_options import LlamaOptions, MoEOptions

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 
 from trainmaster.errors import ConfigError
-from trainmaster.models.expert_mlps import by_expert, combined
+from trainmaster.models.experts import by_expert, combined
 from trainmaster.parallel.collectives import Group, all_to_all, exchange_rows
 from trainmaster.parallel.model_plan import named, plan_of
 from trainmaster.parallel.tensor_parallel import EXPERT_SPLITS, Forward, dealt, local, rebase

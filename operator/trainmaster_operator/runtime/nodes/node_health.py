@@ -15,11 +15,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from trainmaster_operator.cluster.port import CONFIG_MAP, ApiError, Cluster, NotFound
-from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S, Mark, Suspicion
+from trainmaster_operator.planning.facts.node_suspicion import (
+    FORGOTTEN_BELOW,
+    HALF_LIFE_S,
+    Mark,
+    Suspicion,
+    score,
+    weight,
+)
 from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.placement import avoided_nodes
-from trainmaster_operator.planning.placement.node_score import FORGOTTEN_BELOW, score, weight
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import Clock

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from trainmaster_operator.cluster.nodes_port import NodeRecord, Nodes
 from trainmaster_operator.cluster.port import ApiError, Conflict, Forbidden, NotFound, Object
-from trainmaster_operator.planning.placement.node_score import EXCLUDED_FROM
+from trainmaster_operator.planning.facts.node_suspicion import EXCLUDED_FROM
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.leader.lease import Leadership
 

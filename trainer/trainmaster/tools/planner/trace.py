@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from trainmaster import models, parallel
 from trainmaster.contract.config import ContextConfig, TensorConfig
-from trainmaster.models.expert_mlps import combined
+from trainmaster.models.experts import combined
 from trainmaster.models.layers import AuxiliaryLoss
 from trainmaster.parallel import context_parallel, expert_parallel, tensor_parallel
 from trainmaster.parallel.blocks import float8, recompute
