@@ -1,5 +1,5 @@
-"""What a rank's Python stack shows, in the form in which its agent reports it: `File "…", line N, in name`, the most
-recent call last."""
+"""What a Python stack or a traceback of a rank shows: frames such as `File "…", line N, in name`, the most recent call
+last."""
 
 from __future__ import annotations
 
@@ -37,3 +37,9 @@ def is_in_own_code(stack: str) -> bool:
     stack."""
     file, _ = place(stack)
     return file != "" and _LIBRARY.search(file) is None
+
+
+def raised_at(traceback: str) -> tuple[str, str, str]:
+    """Return the last frame of a traceback: the file, the line and the function; ("", "", "") if there is none."""
+    frames: list[tuple[str, str, str]] = _FRAME.findall(traceback)
+    return frames[-1] if frames else ("", "", "")
