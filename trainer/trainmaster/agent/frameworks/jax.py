@@ -12,9 +12,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from trainmaster.agent.frameworks.accelerators import has_accelerator
 from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch, from_numbers
 from trainmaster.contract.wire import environment
-from trainmaster.host.accelerators import has_accelerator
 
 COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 BIND = "JAX_COORDINATOR_BIND_ADDRESS"

@@ -6,10 +6,10 @@ import json
 import socket
 from collections.abc import Sequence
 
+from trainmaster.agent.frameworks.accelerators import has_accelerator
 from trainmaster.agent.frameworks.framework import Facts, numbers
 from trainmaster.agent.shell.launching.agent_settings import Settings
 from trainmaster.contract.wire import Assignment, environment
-from trainmaster.host.accelerators import has_accelerator
 
 
 def neighbours(settings: Settings, assignment: Assignment, pod_rank: int) -> tuple[int, int]:
