@@ -17,7 +17,7 @@ from tests.cli.runs import output_folder
 from tests.docs import spoken
 from trainmaster.rank import injected_faults
 from trainmaster_operator.cli import argument_parser, command_table
-from trainmaster_operator.cli.fault_injection import faults_not_on_clusters
+from trainmaster_operator.cli.fault_injection import fault_kinds
 from trainmaster_operator.cli.main import main
 
 LINES = {name: line for group in command_table.GROUPS.values() for name, line in group.items()}
@@ -107,9 +107,7 @@ def test_each_argument_of_a_command_has_a_help(name: str) -> None:
     assert [action.dest for action in command_of(name)._actions if not action.help] == []
 
 
-@pytest.mark.parametrize(
-    ("words", "left_out"), [(["run"], set[str]()), (["fault"], set(faults_not_on_clusters.NOT_ON_A_CLUSTER))]
-)
+@pytest.mark.parametrize(("words", "left_out"), [(["run"], set[str]()), (["fault"], set(fault_kinds.NOT_ON_A_CLUSTER))])
 def test_the_kinds_of_faults_are_listed_with_their_keys(
     words: list[str], left_out: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

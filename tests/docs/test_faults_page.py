@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from trainmaster.rank import injected_faults
-from trainmaster_operator.cli.fault_injection.faults_not_on_clusters import NOT_ON_A_CLUSTER
+from trainmaster_operator.cli.fault_injection.fault_kinds import NOT_ON_A_CLUSTER
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 

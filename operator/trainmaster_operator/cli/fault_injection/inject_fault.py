@@ -19,7 +19,7 @@ from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli import run_or_job
 from trainmaster_operator.cli.cluster_connection import Target, connected
 from trainmaster_operator.cli.fault_injection import run_faults
-from trainmaster_operator.cli.fault_injection.faults_not_on_clusters import NOT_ON_A_CLUSTER
+from trainmaster_operator.cli.fault_injection.fault_kinds import NOT_ON_A_CLUSTER
 from trainmaster_operator.cli.find_job import find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
