@@ -44,7 +44,7 @@ from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
 from trainmaster_operator.runtime.cache.informer import JobKey
-from trainmaster_operator.runtime.observability.job_metrics import JobMetrics
+from trainmaster_operator.runtime.observability.job_metrics_page import JobMetrics
 from trainmaster_operator.runtime.operator import Operator
 from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.virtual_clock import run_virtual

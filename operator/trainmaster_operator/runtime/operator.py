@@ -42,7 +42,7 @@ from trainmaster_operator.runtime.leader.lease import Elector, Leadership
 from trainmaster_operator.runtime.nodes.node_health import Ledger
 from trainmaster_operator.runtime.nodes.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
-from trainmaster_operator.runtime.observability.job_metrics import JobMetrics
+from trainmaster_operator.runtime.observability.job_metrics_page import JobMetrics
 from trainmaster_operator.runtime.observability.operator_gauges import LoopLag, observe
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.operator_settings import Settings

@@ -14,9 +14,9 @@ from functools import lru_cache
 from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import JobKey
-from trainmaster_operator.runtime.observability import job_samples
-from trainmaster_operator.runtime.observability.job_families import FAMILIES, STATE, Family
-from trainmaster_operator.runtime.observability.job_samples import Sample
+from trainmaster_operator.runtime.observability import job_metric_values
+from trainmaster_operator.runtime.observability.job_metric_table import FAMILIES, STATE, Family
+from trainmaster_operator.runtime.observability.job_metric_values import Sample
 
 FINISHED_S = 6 * 3600.0  # Seconds after its end for which a job still has metrics.
 
@@ -84,10 +84,10 @@ class JobMetrics:
         """Yield the samples that depend on the time or on reports of agents."""
         if record.job is None:
             return
-        yield from job_samples.of_wait(record, now)
-        if job_samples.runs(record.status):
+        yield from job_metric_values.of_wait(record, now)
+        if job_metric_values.runs(record.status):
             usage, reports = self._fleet.usage(record.key), self._fleet.reports(record.key)
-            yield from job_samples.of_running(record, usage, reports, now)
+            yield from job_metric_values.of_running(record, usage, reports, now)
 
 
 class _Page:
@@ -102,10 +102,10 @@ class _Page:
 def _keep(record: JobRecord) -> _Kept:
     lines: list[list[str]] = [[] for _ in STATE]
     who = _who(record.key)
-    for name, values, number in job_samples.of_state(record):
+    for name, values, number in job_metric_values.of_state(record):
         begin, end = _around(name, values)
         lines[_PLACES[name]].append(f"{begin}{who}{end}{_shown(number)}")
-    ended_at = job_samples.ended_at(record.status) if record.job is not None else None
+    ended_at = job_metric_values.ended_at(record.status) if record.job is not None else None
     return _Kept(record, tuple(map("".join, lines)), ended_at)
 
 

@@ -12,7 +12,7 @@ from trainmaster_operator.planning.lifecycle import job_totals, metric_categorie
 from trainmaster_operator.planning.lifecycle.goodput import useful_share
 from trainmaster_operator.planning.placement.gang_release import SCHEDULED
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
-from trainmaster_operator.runtime.observability.job_families import MOST_CONDITIONS
+from trainmaster_operator.runtime.observability.job_metric_table import MOST_CONDITIONS
 
 Sample = tuple[str, tuple[str, ...], float]
 """(name of the family, values of its labels after namespace and job, value)."""
