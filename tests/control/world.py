@@ -18,7 +18,7 @@ from trainmaster.contract.wire import Directive, DirectiveState, Identity, JoinR
 from trainmaster_operator.cluster.port import JOB, POD, NotFound, Object, TokenReview, Unavailable
 from trainmaster_operator.control.http_server import ControlServer, Limits, listening_socket
 from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
-from trainmaster_operator.manifests.pods import pod_name, render_pod
+from trainmaster_operator.manifests.job_pod import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.facts.observation import Decision

@@ -14,7 +14,7 @@ from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.cluster.port import CONFIG_MAP, JOB, ApiError, Object, Unavailable
 from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
 from trainmaster_operator.local.api_server.memory_store import MemoryStore
-from trainmaster_operator.manifests.pods import pod_name, render_pod
+from trainmaster_operator.manifests.job_pod import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.facts.job_state import Failure, JobState
 from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S

@@ -59,7 +59,7 @@ PASS_S_PER_POD = 200e-6
 
 def default_policies() -> Policies:
     """Return the planner and the builders of manifests."""
-    from trainmaster_operator.manifests.pods import pod_name, render_pod
+    from trainmaster_operator.manifests.job_pod import pod_name, render_pod
     from trainmaster_operator.manifests.services import build_service
     from trainmaster_operator.planning import plan
     from trainmaster_operator.planning.rounds.directives import directives

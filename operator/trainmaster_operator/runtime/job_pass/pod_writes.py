@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from trainmaster_operator.cluster.port import POD, AlreadyExists, ApiError, Cluster, Conflict, Invalid, NotFound
 from trainmaster_operator.manifests.controller_revision import Run
+from trainmaster_operator.manifests.job_pod import fill_pod
 from trainmaster_operator.manifests.object_names import CURRENT
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.manifests.pods import fill_pod
 from trainmaster_operator.planning.facts.observation import EventType, PodToCreate, PodToDelete
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey

@@ -18,9 +18,9 @@ from typing import Any
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework, JobSpec
 from trainmaster_operator.manifests import node_affinity, object_names, resources, security
-from trainmaster_operator.manifests.cluster_pod import in_a_cluster
 from trainmaster_operator.manifests.object_names import pod_name
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
+from trainmaster_operator.manifests.pod_on_a_cluster import in_a_cluster
 
 AGENT = ["python", "-m", "trainmaster.agent"]
 DEFAULT_CONTAINER = "trainer"

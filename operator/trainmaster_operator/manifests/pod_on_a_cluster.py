@@ -6,17 +6,13 @@ from __future__ import annotations
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework
 from trainmaster_operator.manifests import security, volumes
+from trainmaster_operator.manifests.agent_init_container import agent_bringer, without_bringer
 from trainmaster_operator.manifests.keyed_lists import Object, joined
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 
 OWN_AGENT = ["python3", "-m", "trainmaster.agent"]
 BROUGHT_AGENT = ["python3", volumes.AGENT_PATH]
 TERMINATION_LOG = "/dev/termination-log"
-
-INIT_CONTAINER = {"cpu": "100m", "memory": "64Mi"}
-"""Requests and limits of the init container that copies the agent. They are equal, so that a pod of class Guaranteed
-keeps its class and quotas that require numbers are satisfied. The init container runs before the others, so it adds
-nothing to their share."""
 
 
 def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefaults) -> Object:
@@ -49,7 +45,7 @@ def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefault
             spec = {**spec, "securityContext": of_volumes}
     if brought:
         wanted.append(volumes.agent())
-        spec = {**spec, "initContainers": [_bringer(defaults), *_others(spec)]}
+        spec = {**spec, "initContainers": [agent_bringer(defaults), *without_bringer(spec)]}
     variables = [*({"name": name, "value": value} for name, value in values.items()), *_cores(main)]
     main = {
         **main,
@@ -74,20 +70,3 @@ def _cores(main: Object) -> list[Object]:
             reference = {"resource": f"{kind}.cpu", "divisor": "1m"}
             return [{"name": environment.CPU_MILLIS, "valueFrom": {"resourceFieldRef": reference}}]
     return []
-
-
-def _bringer(defaults: PodDefaults) -> Object:
-    mounted = volumes.agent()
-    return {
-        "name": mounted.volume["name"],
-        "image": defaults.agent_image,
-        "command": ["cp", "-r", f"{volumes.AGENT_PATH}/.", "/target/"],
-        "resources": {"requests": dict(INIT_CONTAINER), "limits": dict(INIT_CONTAINER)},
-        "securityContext": security.strictest(defaults.security),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": mounted.volume["name"], "mountPath": "/target"}],
-    }
-
-
-def _others(spec: Object) -> list[Object]:
-    return [given for given in spec.get("initContainers") or [] if given.get("name") != "trainmaster-agent"]
