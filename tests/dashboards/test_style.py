@@ -11,8 +11,8 @@ import promql_parser
 import pytest
 
 from charts.dashboards import __main__ as dashboards_main
-from charts.dashboards import controller, signs
 from charts.dashboards import panels as looks
+from charts.dashboards import signs
 from tests.dashboards.asking import VARIABLE, Asked, all_asked, dashboards, everything, of_panels, panels
 from tests.dashboards.exported import labels_by_series
 

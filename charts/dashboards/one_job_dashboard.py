@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from charts.dashboards import signs
+from charts.dashboards.all_jobs_dashboard import ACTIVE
 from charts.dashboards.colors import (
     CATEGORY_COLORS,
     GREEN,
@@ -14,7 +15,6 @@ from charts.dashboards.colors import (
     RED,
     YELLOW,
 )
-from charts.dashboards.fleet import ACTIVE
 from charts.dashboards.layout import annotation, page, took_over, variable
 from charts.dashboards.panels import (
     FEW,

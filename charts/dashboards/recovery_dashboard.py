@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from charts.dashboards.all_jobs_dashboard import PLACE
 from charts.dashboards.colors import (
     BLUE,
     CATEGORY_COLORS,
@@ -13,7 +14,6 @@ from charts.dashboards.colors import (
     RED,
     YELLOW,
 )
-from charts.dashboards.fleet import PLACE
 from charts.dashboards.layout import page, took_over, variable
 from charts.dashboards.panels import (
     FEW,
