@@ -290,7 +290,7 @@ def test_a_name_has_one_colour_in_all_panels(uid: str) -> None:
 
 @pytest.mark.parametrize(
     "named_colors",
-    [value for module in (looks, controller) for name, value in vars(module).items() if name.endswith("_COLORS")],
+    [value for module in (looks, operator_dashboard) for name, value in vars(module).items() if name.endswith("_COLORS")],
     ids=lambda given: next(iter(given)),
 )
 def test_two_names_of_one_panel_have_two_colours(named_colors: dict[str, str]) -> None:
