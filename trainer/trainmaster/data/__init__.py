@@ -9,7 +9,7 @@ torch nor numpy; `build` does.
 from __future__ import annotations
 
 from trainmaster.data.build_source import build
-from trainmaster.data.data_fits_model import check, objective
+from trainmaster.data.data_fits_batch_and_model import check, objective
 from trainmaster.data.data_sources import SOURCES, find, validate
 from trainmaster.data.source import IGNORED, Batch, Source
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.data import text_files, token_files
-from trainmaster.data.data_fits_model import check, objective
+from trainmaster.data.data_fits_batch_and_model import check, objective
 from trainmaster.data.data_sources import find, validate
 from trainmaster.data.source import Source
 from trainmaster.data.source_options import WindowOptions

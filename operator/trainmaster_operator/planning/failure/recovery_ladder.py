@@ -29,7 +29,7 @@ from trainmaster_operator.planning.failure import (
 from trainmaster_operator.planning.failure.final_failure import fail
 from trainmaster_operator.planning.lifecycle import elastic_resize, recovery_clock
 from trainmaster_operator.planning.lifecycle.recovery_clock import RECOVERIES
-from trainmaster_operator.planning.placement import pod_slots
+from trainmaster_operator.planning.placement import pods_to_create
 from trainmaster_operator.planning.rounds import open_round
 
 _RUNGS = {
@@ -136,10 +136,10 @@ def _restart(view: View, fault: Fault, rung: Rung, charged: Rung, how: str = "",
         fields = open_round.reopened(view)
         what = "the ranks restart in place"
     elif rung is Rung.POD:
-        fields = {**open_round.reopened(view, fault.slots), "incarnations": pod_slots.raised(view, fault.slots)}
+        fields = {**open_round.reopened(view, fault.slots), "incarnations": pods_to_create.raised(view, fault.slots)}
         what = "the pod is replaced" if len(fault.slots) == 1 else f"{len(fault.slots)} pods are replaced"
     else:
-        fields = {**open_round.forming(view), "roundMap": "", "incarnations": pod_slots.all_raised(view)}
+        fields = {**open_round.forming(view), "roundMap": "", "incarnations": pods_to_create.all_raised(view)}
         what = "all pods are replaced"
     limits, step = view.spec.recovery.budget, view.highest_step()
     what = " ".join(part for part in (what, how, f"as {fault.rule} says" if fault.rule else "") if part)

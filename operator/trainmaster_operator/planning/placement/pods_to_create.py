@@ -1,4 +1,4 @@
-"""Slots, incarnations, and the pods to create. Those to delete are in `stale_pods`."""
+"""Slots, incarnations, and the pods to create. Those to delete are in `replaced_pods`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trainmaster_operator.api.compact_lists import pack_counts
 from trainmaster_operator.planning.facts.observation import PodToCreate
 from trainmaster_operator.planning.facts.view import WORKER, View
 from trainmaster_operator.planning.placement import gang_release
-from trainmaster_operator.planning.placement.stale_pods import is_past_waiting
+from trainmaster_operator.planning.placement.replaced_pods import is_past_waiting
 
 
 def raised(view: View, slots: tuple[int, ...]) -> str:
