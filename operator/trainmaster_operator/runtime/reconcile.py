@@ -40,7 +40,6 @@ from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.concurrency import run_all
 from trainmaster_operator.runtime.job_pass.error_conditions import ErrorConditions, without_reconcile_error
 from trainmaster_operator.runtime.job_pass.in_place_resize import Vertical
 from trainmaster_operator.runtime.job_pass.job_observer import JobObserver
@@ -58,6 +57,7 @@ from trainmaster_operator.runtime.nodes.node_health import Ledger
 from trainmaster_operator.runtime.nodes.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
+from trainmaster_operator.runtime.parallel_api_calls import run_all
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from trainmaster_operator.planning.facts.observation import EventType, PodToCrea
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.concurrency import run_all
 from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings, check_owner
 from trainmaster_operator.runtime.job_pass.refused_pod_retries import NAME_IN_USE, Refusals, Refused, refused
 from trainmaster_operator.runtime.lasting_api_failures import attempting, words_of
@@ -22,6 +21,7 @@ from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.nodes.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
+from trainmaster_operator.runtime.parallel_api_calls import run_all
 
 log = logging.getLogger(__name__)
 

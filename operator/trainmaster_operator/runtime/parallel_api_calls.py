@@ -1,10 +1,9 @@
-"""Coroutines that run at the same time: a limited number of calls of the API server, and tasks that belong together."""
+"""Calls of the API server that run at the same time, for the pods of a job: at most PARALLEL_CALLS at once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Awaitable, Iterator
 
 PARALLEL_CALLS = 32
 
@@ -27,17 +26,3 @@ async def run_all(calls: Iterator[Awaitable[None]], count: int) -> None:
     for result in await asyncio.gather(*workers, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
-
-
-async def until_one_ends(*works: Coroutine[Any, Any, Any]) -> None:
-    """Run all of them until the first one ends, cancel the others, and raise what the first one raised."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
