@@ -33,7 +33,7 @@ from trainmaster.loggers import Loggers
 from trainmaster.loggers.logger_queue import LAST_WRITE_LIMIT_S
 from trainmaster.models import allowed_parallelism
 from trainmaster.optim import learning_rate, optimizer
-from trainmaster.parallel.blocks import precision
+from trainmaster.parallel.blocks.loss_scale import LossScale
 from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.rank import exception_verdict, injected_faults
 from trainmaster.rank.reporter import Reporter
@@ -128,7 +128,7 @@ class Training:
         self.model: nn.Module = self.parallel.model
         self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer, config.precision)
         self.activations = memory_report.Activations(self.model)
-        self.scale = precision.LossScale(config.precision, world.device)
+        self.scale = LossScale(config.precision, world.device)
         self.gradients = StepGradients(
             config, self.parallel, self.source, self.scale, self.activations, self.noise, self.micro, self.accumulation
         )
