@@ -44,7 +44,7 @@ from trainmaster_operator.runtime.job_pass.error_conditions import ErrorConditio
 from trainmaster_operator.runtime.job_pass.in_place_resize import Vertical
 from trainmaster_operator.runtime.job_pass.job_observer import JobObserver
 from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
-from trainmaster_operator.runtime.job_pass.pod_dns_names import JobService
+from trainmaster_operator.runtime.job_pass.pod_dns_names import DnsService, JobService
 from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
 from trainmaster_operator.runtime.job_pass.refused_pod_retries import Refusals
 from trainmaster_operator.runtime.job_pass.revisions import Revisions
@@ -145,8 +145,9 @@ class Reconciler:
         self._revisions = Revisions(cluster, leader, render, metrics)
         self._inherited = Inherited(cluster, pods, policies.pod_name)
         served = services.wrote if services is not None else lambda service: None
-        self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle, served)
-        self._service = JobService(clock, self._surroundings, services)
+        dns = DnsService(cluster, leader, policies.build_service, served)
+        self._surroundings = Surroundings(cluster, leader, dns, pod_defaults, ca_bundle)
+        self._service = JobService(clock, dns, services)
         self._errors = ErrorConditions(cluster, clock, jobs, leader, events, metrics, self._service)
         self._pod_writes = PodWrites(
             cluster,

@@ -14,7 +14,8 @@ from trainmaster_operator.planning.facts.observation import EventType, PodToCrea
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings, check_owner
+from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
+from trainmaster_operator.runtime.job_pass.name_conflicts import check_owner
 from trainmaster_operator.runtime.job_pass.refused_pod_retries import NAME_IN_USE, Refusals, Refused, refused
 from trainmaster_operator.runtime.lasting_api_failures import attempting, words_of
 from trainmaster_operator.runtime.leader.lease import Leadership
