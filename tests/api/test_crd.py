@@ -15,7 +15,7 @@ from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from trainmaster_operator.api.checkpoint_spec import CHECKPOINTS
 from trainmaster_operator.api.crd import crd_schema
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
-from trainmaster_operator.manifests import volumes
+from trainmaster_operator.manifests import agent_identity, volumes
 from trainmaster_operator.planning.facts.job_state import Failure, JobState, Recovery, Restarts, Rung
 from trainmaster_operator.planning.status_mapping import write_status
 
@@ -168,7 +168,7 @@ def test_kubectl_explain_says_whole_seconds_and_what_else_a_field_needs() -> Non
 
 def test_kubectl_explain_names_the_paths_that_the_operator_mounts() -> None:
     described = dict(schemas(spec_schema()))[".workers.template.spec"]["description"]
-    for path in (volumes.IDENTITY_PATH, volumes.AGENT_PATH, volumes.RAM_PATH, CHECKPOINTS):
+    for path in (agent_identity.IDENTITY_PATH, volumes.AGENT_PATH, volumes.RAM_PATH, CHECKPOINTS):
         assert f" {path}" in described
 
 
