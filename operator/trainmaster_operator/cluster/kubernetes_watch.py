@@ -23,7 +23,7 @@ async def watch(
     """Yield the events after `resource_version`. `request`: with the selector. `chance`: a random number from 0 to 1.
     Raise ApiError."""
     timeout_s = WATCH_S * (1 + chance / 4)
-    query = {
+    query: dict[str, str | list[str]] = {
         "watch": "true",
         "allowWatchBookmarks": "true",
         "timeoutSeconds": str(int(timeout_s)),
