@@ -1,4 +1,5 @@
-"""After a rank has failed: how long the other ranks of the pod may save, and how long verdicts wait for theirs."""
+"""Time limits after a rank has failed: how long the other ranks may take to save, and how long a verdict waits for
+that of another rank."""
 
 from __future__ import annotations
 
