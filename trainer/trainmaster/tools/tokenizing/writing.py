@@ -14,7 +14,7 @@ import numpy as np
 from trainmaster.contract.wire.atomic_replace import temporary
 from trainmaster.data.token_files import about_path
 from trainmaster.errors import ConfigError, DataError
-from trainmaster.tools.tokenizing.document_separator import find_separator
+from trainmaster.tools.tokenizing.documents import find_separator
 
 TOGETHER = 256  # documents, on all cores
 _HEADER = 128  # bytes: a multiple of 64, with room for any number of tokens
