@@ -1,5 +1,5 @@
 """The documents of a source: text files, or the rows of a column in Parquet files, in a dataset that Hugging Face's
-`datasets` saved to disk, or in lines of JSON."""
+`datasets` saved to disk, or in lines of JSON; and the token that ends each of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.data.text_files import SKIPPED_FOLDERS, looks_like_text, translate, walk
-from trainmaster.errors import DataError
+from trainmaster.errors import ConfigError, DataError
 
 ROWS = 1024  # of a table that are in memory at once
 SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
