@@ -62,7 +62,7 @@ def facts(config: ModelConfig) -> Facts:
 def module(options: ModelOptions) -> nn.Module:
     """Return the model on torch's default device, in its default dtype and with the initial weights of its layers."""
     if isinstance(options, MoEOptions):
-        from trainmaster.models.moe import MoETransformer
+        from trainmaster.models.moe_router_and_balance import MoETransformer
 
         return MoETransformer(options)
     if isinstance(options, LlamaOptions):

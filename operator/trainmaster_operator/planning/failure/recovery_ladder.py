@@ -70,7 +70,7 @@ def _by_cause(view: View, fault: Fault) -> Change:
     if fault.fatal:
         return fail(view, fault, final_failure.explain_fatal(fault))
     if repeated_failure.is_repeated(view, fault):
-        return fail(view, fault, f"{final_failure.TWICE}: {fault.message}")
+        return fail(view, fault, f"{repeated_failure.TWICE}: {fault.message}")
     if _is_free(fault, view.status.spent, view.highest_step()):
         return _free_restart(view, fault)
     if fault.cause is Cause.FENCED:

@@ -25,6 +25,7 @@ from trainmaster_operator.planning.failure import failure_budget
 from trainmaster_operator.planning.failure.failure_budget import LADDER
 from trainmaster_operator.planning.failure.message_comparison import without_what_varies
 
+TWICE = "the job failed twice in this way before its first step, so a third try would not help"
 UNSEEN_S = 600.0
 """If no step of the job is known, perhaps because its steps cannot be counted: seconds after its start for which a
 round counts as one without a step."""

@@ -128,7 +128,7 @@ class JoinRequest:
     facts: dict[str, Any] = field(default_factory=dict)
     software: dict[str, str] = field(
         default_factory=dict
-    )  # software of its ranks, see `wire.software`; empty: not known yet
+    )  # software of its ranks, see `wire.software_differences`; empty: not known yet
     warming: bool = False  # ranks can't be started here yet: the process that they are forked from still imports
 
 
