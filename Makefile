@@ -75,7 +75,7 @@ flaky: venv  ## a quarter of the process tests, several times on a busy machine;
 verify: venv lint  ## lint, types, layers, stale generated files, links of the pages, and tests over their budget
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
+	$(BIN)/python -m trainmaster_operator.api.crd.crd_schema --check manifests/crd
 	$(BIN)/python -m trainmaster_operator.api.validation.unknown_pod_fields --check
 	$(BIN)/python -m charts.dashboards --check
 	$(BIN)/python charts/generate.py --check
@@ -94,7 +94,7 @@ format: venv  ## rewrite the code in the house style
 	$(BIN)/ruff format .
 
 generate: venv  ## write the files that are generated from models, metrics, chart, docstrings and examples
-	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
+	$(BIN)/python -m trainmaster_operator.api.crd.crd_schema manifests/crd
 	$(BIN)/python -m trainmaster_operator.api.validation.unknown_pod_fields
 	$(BIN)/python -m charts.dashboards
 	$(BIN)/python charts/generate.py

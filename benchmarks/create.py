@@ -25,9 +25,9 @@ from e2e.kube import Kube, Object
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.port import CONFIG_MAP, POD
+from trainmaster_operator.manifests.job_pod import fill_pod, render_pod
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.manifests.pods import fill_pod, render_pod
-from trainmaster_operator.runtime.concurrency import PARALLEL_CALLS
+from trainmaster_operator.runtime.parallel_api_calls import PARALLEL_CALLS
 
 SPACE = "bench-create"
 GOAL = 1.25  # of the bare client's time, at the largest size

@@ -30,7 +30,7 @@ from benchmarks.record import Case, write
 from benchmarks.recovery import table
 from tests.runtime.api_server import ApiServer
 from trainmaster_operator.cluster.port import CONFIG_MAP, JOB, LEASE, POD, Object
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 
 SPACE, OPERATOR_SPACE = "fleet", "trainmaster-system"
 SERVICE = f"trainmaster-operator.{OPERATOR_SPACE}.svc"

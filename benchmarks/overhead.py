@@ -75,7 +75,7 @@ def config(compared: Compared, steps: int, block: int) -> dict[str, Any]:
 
 def saving(rank: int, folder: str, meter: Meter) -> None:
     """One rank of our loop with a memory tier, and every step of every other block in it."""
-    from trainmaster.checkpoint.state.memory_save_interval import Interval
+    from trainmaster.checkpoint.memory.memory_save_interval import Interval
     from trainmaster.contract.wire import environment
     from trainmaster.train import loop
 

@@ -20,7 +20,7 @@ from typing import Any
 import helm_python
 import yaml
 
-from trainmaster_operator.api import crd
+from trainmaster_operator.api.crd import crd_schema
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "charts" / "trainmaster"
@@ -236,7 +236,7 @@ def _without_helm(node: Any) -> None:
 def generated() -> Iterator[tuple[Path, str]]:
     """In an order in which each is made from what stands before it."""
     values = read_values((CHART / "values.yaml").read_text())
-    yield CHART / "files" / "crds" / crd.FILE, crd.render()
+    yield CHART / "files" / "crds" / crd_schema.FILE, crd_schema.render()
     yield CHART / "values.schema.json", schema_of(values)
     readme = CHART / "README.md"
     yield readme, readme_with(table_of(values), readme.read_text())

@@ -8,7 +8,7 @@ from e2e.installation import NAMESPACE
 from e2e.kube import Object
 from e2e.test_failures import assert_one_curve
 from e2e.world import World
-from trainmaster_operator.runtime.node_taints import TAINT
+from trainmaster_operator.runtime.nodes.node_taints import TAINT
 
 pytestmark = pytest.mark.exclusive
 

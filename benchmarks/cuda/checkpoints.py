@@ -100,9 +100,9 @@ def train(job: dict[str, Any], last: int, variables: dict[str, str]) -> Numbers:
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     os.environ.update({environment.CONFIG: json.dumps(job), **variables})
     from trainmaster import models, parallel
+    from trainmaster.checkpoint.memory.memory_saver import RamSaver
     from trainmaster.checkpoint.state import storage_saver
     from trainmaster.checkpoint.state.checkpoint_session import Session
-    from trainmaster.checkpoint.state.memory_saver import RamSaver
     from trainmaster.optim import optimizer
     from trainmaster.rank.reporter import Reporter
     from trainmaster.train import loop

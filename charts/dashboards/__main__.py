@@ -14,10 +14,10 @@ from typing import Any
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from charts.dashboards.controller import operator
-from charts.dashboards.fleet import fleet
-from charts.dashboards.job import job
-from charts.dashboards.recovery import recovery
+from charts.dashboards.all_jobs_dashboard import fleet
+from charts.dashboards.one_job_dashboard import job
+from charts.dashboards.operator_dashboard import operator
+from charts.dashboards.recovery_dashboard import recovery
 
 FOLDER = Path(__file__).parents[1] / "trainmaster" / "files" / "dashboards"
 DASHBOARDS: tuple[Callable[[], Any], ...] = (fleet, job, recovery, operator)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from trainmaster_operator.api import cel_rules, crd
+from trainmaster_operator.api.crd import cel_rules, crd_schema
 
 Schema = dict[str, Any]
 
@@ -35,7 +35,7 @@ _TYPES = {"boolean": "true or false", "integer": "integer", "number": "number", 
 
 def render() -> str:
     """Return the text of the page."""
-    schema = crd.job_schema()["properties"]["spec"]
+    schema = crd_schema.job_schema()["properties"]["spec"]
     names = _Names([path for path, _ in _fields(schema)])
     single = {name: child for name, child in schema["properties"].items() if not _has_fields(child)}
     blocks = {name: child for name, child in schema["properties"].items() if _has_fields(child)}

@@ -12,9 +12,14 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.runtime.observability.job_families import FAMILIES, MOST_RUNNING_SERIES, MOST_SERIES, Family
-from trainmaster_operator.runtime.observability.metrics_advice import ADVICE
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.runtime.observability.job_metric_table import (
+    FAMILIES,
+    MOST_RUNNING_SERIES,
+    MOST_SERIES,
+    Family,
+)
+from trainmaster_operator.runtime.observability.operator_metrics_advice import ADVICE
 from trainmaster_operator.runtime.operator import Operator
 from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.virtual_clock import VirtualClock

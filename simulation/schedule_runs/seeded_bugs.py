@@ -19,7 +19,7 @@ from trainmaster_operator.planning.facts.observation import Decision, JobSpec, O
 from trainmaster_operator.planning.facts.view import WORKER, View
 from trainmaster_operator.planning.failure import failure_budget, recovery_ladder
 from trainmaster_operator.planning.lifecycle import job_progress
-from trainmaster_operator.planning.placement import avoided_nodes, gang_release, pod_slots, scheduling_gates
+from trainmaster_operator.planning.placement import avoided_nodes, gang_release, pods_to_create, scheduling_gates
 from trainmaster_operator.planning.rounds import open_round
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
@@ -361,7 +361,7 @@ BUGS = (
     Bug("reuse a store", _planned(_reuse_the_store)),
     Bug("count the cascade", _planned(_count_the_cascade)),
     Bug("build a pod from the live spec", _patched(Reconciler, "_act", _build_from_the_live_spec)),
-    Bug("create a pod beside the old one", _patched(pod_slots, "_absent", _create_beside)),
+    Bug("create a pod beside the old one", _patched(pods_to_create, "_absent", _create_beside)),
     Bug("open a round before all old pods are gone", _patched(open_round, "_may_still_write", _open_too_early)),
     Bug("keep a refusal from people", _patched(Refusals, "of", _keep_a_refusal_from_people)),
     Bug("give up after a refusal", _patched(Refusals, "_wait_s", _give_up_after_a_refusal)),

@@ -11,7 +11,7 @@ from trainmaster_operator.cluster import objects
 from trainmaster_operator.cluster.port import ADDED, DELETED, EVENT, JOB, POD, Object, WatchEvent
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import former_status
-from trainmaster_operator.planning.placement.stale_pods import PATIENCE_S
+from trainmaster_operator.planning.placement.replaced_pods import PATIENCE_S
 from trainmaster_operator.planning.status_mapping import read_status
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, 
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cluster.port import EVENT, LEASE, Object
 from trainmaster_operator.control.authentication import BEARER, Credential
-from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.operator import Operator, default_policies

@@ -22,7 +22,7 @@ from trainmaster.contract.wire import (
     StoreAddress,
     Verdict,
     environment,
-    software,
+    software_differences,
 )
 from trainmaster.contract.wire.training_times import KEPT
 from trainmaster_operator.cluster.port import Object
@@ -62,7 +62,7 @@ class SimAgent:
             pod_uid=pod["metadata"]["uid"],
         )
         self.made_from = _contents(pod)
-        self.software = software.program_of(env)
+        self.software = software_differences.program_of(env)
         self.alive = True
         self._cut_off = False
         self.ranks: list[SimRank] = []

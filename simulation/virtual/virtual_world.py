@@ -20,7 +20,7 @@ from simulation.virtual.virtual_storage import Storage
 from trainmaster.contract.wire import Directive, JoinRequest, Report, StoreAddress
 from trainmaster_operator.api.api_group import API_VERSION
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.status_mapping import read_status
 from trainmaster_operator.runtime.reconcile import Policies

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainmaster import __version__
-from trainmaster.contract.wire import Cause, environment, software
+from trainmaster.contract.wire import Cause, environment, software_differences
 from trainmaster.errors import ConfigError
 from trainmaster.host import installed_versions
 from trainmaster.rank import failure_message, rendezvous, software_comparison
@@ -171,4 +171,4 @@ def test_the_store_holds_one_value_whatever_the_number_of_ranks(ranks: Ranks) ->
 
 
 def test_a_pod_whose_operator_tells_no_revision_has_no_program_to_compare() -> None:
-    assert software.program_of({environment.CONFIG: "{}"}) == {}
+    assert software_differences.program_of({environment.CONFIG: "{}"}) == {}

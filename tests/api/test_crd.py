@@ -12,14 +12,21 @@ import pytest
 import yaml
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
-from trainmaster_operator.api import crd
-from trainmaster_operator.api.job_spec import CHECKPOINTS, DistributedTrainingJob
-from trainmaster_operator.manifests import volumes
+from trainmaster_operator.api.checkpoint_spec import CHECKPOINTS
+from trainmaster_operator.api.crd import crd_schema
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
+from trainmaster_operator.manifests import agent_identity, volumes
 from trainmaster_operator.planning.facts.job_state import Failure, JobState, Recovery, Restarts, Rung
 from trainmaster_operator.planning.status_mapping import write_status
 
-COMMITTED = Path(__file__).parents[2] / "manifests" / "crd" / crd.FILE
+COMMITTED = Path(__file__).parents[2] / "manifests" / "crd" / crd_schema.FILE
 EXAMPLES = sorted((Path(__file__).parents[2] / "manifests" / "examples").glob("*.yaml"))
+
+
+def spec_schema() -> dict[str, Any]:
+    """Return the schema of `spec` in the definition."""
+    spec: dict[str, Any] = crd_schema.job_schema()["properties"]["spec"]
+    return spec
 
 
 def schemas(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -34,7 +41,7 @@ def schemas(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[
 
 def accepted(document: Any) -> None:
     """As an API server would: nulls that nothing allows are pruned, then the schema decides."""
-    schema = crd.job_schema()
+    schema = crd_schema.job_schema()
     jsonschema.Draft4Validator(schema).validate(pruned(document, schema))
 
 
@@ -49,15 +56,15 @@ def pruned(value: Any, schema: dict[str, Any]) -> Any:
 
 
 def test_the_committed_crd_is_the_one_that_the_models_make() -> None:
-    assert COMMITTED.read_text() == crd.render(), "run `make generate`"
+    assert COMMITTED.read_text() == crd_schema.render(), "run `make generate`"
 
 
 def test_check_tells_a_stale_file_by_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert crd.main([str(tmp_path)]) == 0
-    assert crd.main(["--check", str(tmp_path)]) == 0
-    file = tmp_path / crd.FILE
+    assert crd_schema.main([str(tmp_path)]) == 0
+    assert crd_schema.main(["--check", str(tmp_path)]) == 0
+    file = tmp_path / crd_schema.FILE
     file.write_text(file.read_text().replace("shortNames", "longNames"))
-    assert crd.main(["--check", str(tmp_path)]) == 1
+    assert crd_schema.main(["--check", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert "-    longNames:" in out
     assert "+    shortNames:" in out
@@ -65,7 +72,7 @@ def test_check_tells_a_stale_file_by_a_diff(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_the_schema_is_structural() -> None:
-    for path, schema in schemas(crd.job_schema()):
+    for path, schema in schemas(crd_schema.job_schema()):
         allowed = {"type", "description", "enum", "default", "nullable", "format", "pattern", "items", "properties"}
         allowed |= {"required", "additionalProperties", "x-kubernetes-preserve-unknown-fields"}
         allowed |= {"x-kubernetes-validations", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
@@ -87,7 +94,7 @@ def test_the_schema_is_structural() -> None:
 
 
 def test_whatever_a_person_writes_has_a_bound() -> None:
-    spec = crd.job_schema()["properties"]["spec"]
+    spec = spec_schema()
     for path, schema in schemas(spec):
         if schema["type"] == "array":
             assert "maxItems" in schema, path
@@ -99,7 +106,7 @@ def test_whatever_a_person_writes_has_a_bound() -> None:
 
 
 def test_rules_reach_only_fields_that_are_required_defaulted_or_asked_for_with_has() -> None:
-    spec = crd.job_schema()["properties"]["spec"]
+    spec = spec_schema()
     assert spec["properties"]["workers"]["default"] == {}
     assert spec["properties"]["framework"]["default"] == "Trainmaster"
     training = spec["properties"]["training"]["properties"]
@@ -110,27 +117,25 @@ def test_rules_reach_only_fields_that_are_required_defaulted_or_asked_for_with_h
 
 
 def test_null_means_nothing_in_a_spec() -> None:
-    nullable = [path for path, schema in schemas(crd.job_schema()["properties"]["spec"]) if schema.get("nullable")]
+    nullable = [path for path, schema in schemas(spec_schema()) if schema.get("nullable")]
     assert nullable == []
 
 
 def test_names_of_fields_are_camel_case() -> None:
-    names = {path.rpartition(".")[2].removesuffix("[]") for path, _ in schemas(crd.job_schema()["properties"]["spec"])}
+    names = {path.rpartition(".")[2].removesuffix("[]") for path, _ in schemas(spec_schema())}
     assert "dpReplicate" in names
     assert [name for name in sorted(names - {""}) if not re.fullmatch("[a-z][A-Za-z0-9]*", name)] == []
 
 
 def test_times_that_a_person_sets_are_whole_seconds() -> None:
-    times = [
-        schema["type"] for path, schema in schemas(crd.job_schema()["properties"]["spec"]) if path.endswith("Seconds")
-    ]
+    times = [schema["type"] for path, schema in schemas(spec_schema()) if path.endswith("Seconds")]
     assert len(times) >= 9
     assert set(times) == {"integer"}
 
 
 @pytest.mark.parametrize("half", ["spec", "status"])
 def test_kubectl_explains_every_field_in_whole_sentences(half: str) -> None:
-    for path, schema in schemas(crd.job_schema()["properties"][half], half):
+    for path, schema in schemas(crd_schema.job_schema()["properties"][half], half):
         if path.endswith(("[]", "{}")):
             continue  # kubectl shows the description of the list or the map
         text = schema.get("description", "")
@@ -140,7 +145,7 @@ def test_kubectl_explains_every_field_in_whole_sentences(half: str) -> None:
 
 
 def test_kubectl_explain_tells_the_default_of_every_field_that_has_one() -> None:
-    for path, schema in schemas(crd.job_schema()["properties"]["spec"]):
+    for path, schema in schemas(spec_schema()):
         default = schema.get("default", {})
         if isinstance(default, bool):
             default = str(default).lower()
@@ -149,9 +154,7 @@ def test_kubectl_explain_tells_the_default_of_every_field_that_has_one() -> None
 
 
 def test_kubectl_explain_says_whole_seconds_and_what_else_a_field_needs() -> None:
-    described = {
-        path: schema.get("description", "") for path, schema in schemas(crd.job_schema()["properties"]["spec"])
-    }
+    described = {path: schema.get("description", "") for path, schema in schemas(spec_schema())}
     for path, text in described.items():
         if path.endswith("Seconds"):
             assert "seconds" in text, path
@@ -164,20 +167,20 @@ def test_kubectl_explain_says_whole_seconds_and_what_else_a_field_needs() -> Non
 
 
 def test_kubectl_explain_names_the_paths_that_the_operator_mounts() -> None:
-    described = dict(schemas(crd.job_schema()["properties"]["spec"]))[".workers.template.spec"]["description"]
-    for path in (volumes.IDENTITY_PATH, volumes.AGENT_PATH, volumes.RAM_PATH, CHECKPOINTS):
+    described = dict(schemas(spec_schema()))[".workers.template.spec"]["description"]
+    for path in (agent_identity.IDENTITY_PATH, volumes.AGENT_PATH, volumes.RAM_PATH, CHECKPOINTS):
         assert f" {path}" in described
 
 
 def test_the_scale_subresource_and_the_columns_point_at_fields_that_exist() -> None:
-    (version,) = crd.definition()["spec"]["versions"]
-    known = {path for path, _ in schemas(crd.job_schema())} | {".metadata.creationTimestamp"}
+    (version,) = crd_schema.definition()["spec"]["versions"]
+    known = {path for path, _ in schemas(crd_schema.job_schema())} | {".metadata.creationTimestamp"}
     scale = version["subresources"]["scale"]
     for path in [*scale.values(), *(column["jsonPath"] for column in version["additionalPrinterColumns"])]:
         assert path in known
     names = [column["name"].upper() for column in version["additionalPrinterColumns"]]
     assert names == ["STATE", "STEP", "LOSS", "ETA", "WORKERS", "RESTARTS", "GOODPUT", "REASON", "UPDATED", "AGE"]
-    assert "training" in crd.definition()["spec"]["names"]["categories"], "`kubectl get training` finds jobs"
+    assert "training" in crd_schema.definition()["spec"]["names"]["categories"], "`kubectl get training` finds jobs"
     wide = [column["name"] for column in version["additionalPrinterColumns"] if column.get("priority")]
     assert wide == ["Reason"]
 
@@ -206,14 +209,14 @@ def test_the_schema_takes_a_full_status() -> None:
 
 
 def test_nothing_of_another_versions_status_is_pruned() -> None:
-    for path, schema in schemas(crd.job_schema()["properties"]["status"]):
+    for path, schema in schemas(crd_schema.job_schema()["properties"]["status"]):
         if "properties" in schema:
             assert schema["x-kubernetes-preserve-unknown-fields"] is True, path
         assert path == ".conditions[]" or "required" not in schema, path
 
 
 def test_conditions_are_those_of_kubernetes() -> None:
-    conditions = crd.job_schema()["properties"]["status"]["properties"]["conditions"]
+    conditions = crd_schema.job_schema()["properties"]["status"]["properties"]["conditions"]
     assert conditions["x-kubernetes-list-type"] == "map"
     assert conditions["x-kubernetes-list-map-keys"] == ["type"]
     assert set(conditions["items"]["required"]) == {"type", "status", "lastTransitionTime", "reason"}
@@ -223,7 +226,7 @@ def test_conditions_are_those_of_kubernetes() -> None:
 
 def test_times_in_a_status_are_dates() -> None:
     ends = ("Time", "At", ".time", ".since")
-    for path, schema in schemas(crd.job_schema()["properties"]["status"]):
+    for path, schema in schemas(crd_schema.job_schema()["properties"]["status"]):
         if path.endswith(ends):
             assert schema.get("format") == "date-time", path
 

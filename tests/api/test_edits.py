@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
-from trainmaster_operator.api import cel_rules, crd
+from trainmaster_operator.api.crd import cel_rules, crd_schema
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.api.spec_edits import FIELDS, Edit, differences, edit_of, effective_spec, frozen, merge_live
 
@@ -20,7 +20,7 @@ ROWS = {
     "waits for the next run": Edit.WAITS,
     "is refused until the job is suspended": Edit.REFUSED,
 }
-SPEC = crd.job_schema()["properties"]["spec"]
+SPEC = crd_schema.job_schema()["properties"]["spec"]
 
 
 def leaves(schema: dict[str, Any], path: str = "") -> Iterator[str]:

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks import scrape
-from trainmaster_operator.runtime.observability.job_families import FAMILIES, MOST_RUNNING_SERIES, MOST_SERIES
-from trainmaster_operator.runtime.observability.job_metrics import JobMetrics
+from trainmaster_operator.runtime.observability.job_metric_table import FAMILIES, MOST_RUNNING_SERIES, MOST_SERIES
+from trainmaster_operator.runtime.observability.job_metrics_page import JobMetrics
 from trainmaster_operator.runtime.operator import Operator
 
 

@@ -9,7 +9,7 @@ import yaml
 from charts.generate import CHART, ROOT
 from tests import kubernetes_schemas
 from tests.chart.rendering import EVERYTHING, argument, ids, only, operator_pod, render, values_file
-from trainmaster_operator.manifests.volumes import CA_KEY, CA_NAME
+from trainmaster_operator.manifests.ca_config_map import CA_KEY, CA_NAME
 from trainmaster_operator.runtime import kubernetes_operator, operator_options
 
 PROMETHEUS = {"name": "prometheus-k8s", "namespace": "monitoring"}

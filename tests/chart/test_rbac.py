@@ -9,8 +9,8 @@ import pytest
 
 from charts.generate import CHART
 from tests.chart.rendering import ids, only, render
-from trainmaster_operator.runtime import remove_taints
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
+from trainmaster_operator.runtime.nodes import remove_taints
 from trainmaster_operator.runtime.observability import metrics_access
 
 READER = "trainmaster-metrics-reader"

@@ -13,7 +13,7 @@ import yaml
 from tests.api.jobs import TRAINMASTER, job
 from tests.cli.on_cluster import SPACE, Cluster, lead
 from trainmaster_operator.cli import cluster_connection as cluster_commands
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 
 WriteJob = Callable[..., Path]
 

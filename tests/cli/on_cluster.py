@@ -11,8 +11,8 @@ import yaml
 
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.port import JOB, LEASE, POD, NotFound, Object
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.leader.lease import LEASE_LABEL

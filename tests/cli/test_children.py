@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_operator.cli.run import local_processes
+from trainmaster_operator.cli.run import local_processes, operator_restarts
 from trainmaster_operator.local import process_tree
 
 pytestmark = pytest.mark.processes
@@ -33,7 +33,7 @@ def test_an_operator_that_is_killed_comes_back_until_it_is_ended(tmp_path: Path,
     async def main() -> int:
         pipe = os.open(tmp_path / "pipe", os.O_RDWR)
         loop = asyncio.get_running_loop()
-        operator = local_processes.Operator([], tmp_path / "log", os.environ, module=module, died=codes.append)
+        operator = operator_restarts.Operator([], tmp_path / "log", os.environ, module=module, died=codes.append)
         kept = asyncio.create_task(operator.keep())
         for _ in range(3):
             assert await loop.run_in_executor(None, os.read, pipe, 1) == b"x"
@@ -68,8 +68,8 @@ def test_a_child_of_a_run_that_runs_before_the_ranks_starts_at_the_niceness_of_t
 def test_an_operator_that_never_gets_to_work_is_told_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_processes, "BACK_OFF_S", 0.0)
-    operator = local_processes.Operator([], tmp_path / "operator.log", os.environ, module="no_such_module")
+    monkeypatch.setattr(operator_restarts, "BACK_OFF_S", 0.0)
+    operator = operator_restarts.Operator([], tmp_path / "operator.log", os.environ, module="no_such_module")
     with pytest.raises(local_processes.ChildFailed) as failed:
         asyncio.run(operator.keep())
     assert "the operator ended with 1 8 times in a row" in str(failed.value)

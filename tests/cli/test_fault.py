@@ -18,7 +18,7 @@ from trainmaster_operator.cli.fault_injection.inject_fault import break_things
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cluster.kubernetes_exec import Done
 from trainmaster_operator.cluster.port import POD, Object
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import JobPhase
 
 

@@ -18,10 +18,10 @@ from trainmaster_operator.cli.fault_injection.run_faults import Fault, FaultServ
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.run.local_faults import Troublemaker
 from trainmaster_operator.cluster.port import POD
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_faults import Trouble
 from trainmaster_operator.local.pod_process import faults_socket
 from trainmaster_operator.local.process_kubelet import LOST
-from trainmaster_operator.local.store_faults import Trouble
 
 FAULTS = json.dumps(
     [

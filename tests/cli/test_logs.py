@@ -14,10 +14,10 @@ from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, refused, update
 from tests.cli.runs import status
 from trainmaster_operator.cli.cluster_connection import Target
 from trainmaster_operator.cli.container_logs import Source, parsed
-from trainmaster_operator.cli.display import job_logs
+from trainmaster_operator.cli.logs import job_logs
 from trainmaster_operator.cluster.port import JOB, POD, Object
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.runtime.virtual_clock import run_virtual
 

@@ -14,9 +14,9 @@ from trainmaster_operator.cli import output_folder as output
 from trainmaster_operator.cli.display.last_lines import last_words
 from trainmaster_operator.cli.display.live_display import summary
 from trainmaster_operator.cli.display.rank_output import CHUNK, RankOutput, shown
-from trainmaster_operator.cli.display.run_logs import of_run
 from trainmaster_operator.cli.display.scenes import Scene
 from trainmaster_operator.cli.display.status_diff import News
+from trainmaster_operator.cli.logs.run_logs import of_run
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.run.rank_0_output import HOLD_S, Teller, is_read
 from trainmaster_operator.planning.facts.job_state import JobPhase

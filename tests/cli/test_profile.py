@@ -23,7 +23,7 @@ from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.trainer_tools.request_profile import of_job
 from trainmaster_operator.cluster.kubernetes_exec import Done
 from trainmaster_operator.cluster.port import Object
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 
 RUNNING = status(JobPhase.RUNNING)

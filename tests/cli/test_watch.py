@@ -23,8 +23,8 @@ from trainmaster_operator.cli.display.watch_job import follow
 from trainmaster_operator.cli.display.watch_run import watch_run
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.port import JOB, Object, Unavailable
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.runtime.virtual_clock import run_virtual
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from tests.cluster.examples import container, pod
 from trainmaster_operator.cluster.port import DELETED, POD, Object
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_server import StoreServer
 
 GIVE_UP_S = 60.0
 ROOT = Path(__file__).parents[2]

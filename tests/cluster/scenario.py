@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tests.cluster.examples import event
 from trainmaster_operator.cluster.port import BOOKMARK, DELETED, EVENT, ApiError, Cluster, Object, WatchEvent
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 
 GIVE_UP_S = 30.0  # a watch that says nothing for so long is broken
 

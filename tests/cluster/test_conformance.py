@@ -13,10 +13,10 @@ import pytest
 
 from tests.cluster.conformance import SCENARIOS, Scenario, World
 from tests.cluster.scenario import forgotten_by
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.local.store_client import SocketCluster
-from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_client import SocketCluster
+from trainmaster_operator.local.api_server.store_server import StoreServer
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ from trainmaster_operator.cluster.port import (
     Unavailable,
     WatchEvent,
 )
-from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
 from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 

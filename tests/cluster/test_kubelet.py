@@ -350,8 +350,8 @@ from pathlib import Path
 from typing import Any
 from tests.cluster.local_world import start_kubelet
 from trainmaster_operator.cluster.port import POD
-from trainmaster_operator.local.store_server import StoreServer
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_server import StoreServer
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 
 async def main():
     folder = Path(sys.argv[1])

@@ -24,7 +24,7 @@ from tests.cluster.fake_api import (
     streams,
     told,
 )
-from trainmaster_operator.cluster import kubernetes
+from trainmaster_operator.cluster import kubernetes_watch
 from trainmaster_operator.cluster.line_splitter import LineSplitter
 from trainmaster_operator.cluster.port import BOOKMARK, POD, ApiError, Forbidden, Gone, Object, Unavailable, WatchEvent
 
@@ -233,7 +233,7 @@ def test_a_line_that_is_no_event_is_unavailable(line: bytes) -> None:
 
 
 def test_a_watch_that_says_nothing_for_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "SILENCE_S", 0.05)
+    monkeypatch.setattr(kubernetes_watch, "SILENCE_S", 0.05)
 
     async def test(api: FakeApi) -> None:
         events, ended = await seen(api)
@@ -243,8 +243,8 @@ def test_a_watch_that_says_nothing_for_long_is_ended(monkeypatch: pytest.MonkeyP
 
 
 def test_a_watch_that_the_server_forgets_to_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "WATCH_S", 0.04)
-    monkeypatch.setattr(kubernetes, "WATCH_GRACE_S", 0.01)
+    monkeypatch.setattr(kubernetes_watch, "WATCH_S", 0.04)
+    monkeypatch.setattr(kubernetes_watch, "WATCH_GRACE_S", 0.01)
 
     async def test(api: FakeApi) -> None:
         events, ended = await seen(api)

@@ -16,9 +16,9 @@ import pytest
 
 from tests.cluster.examples import pod
 from trainmaster_operator.cluster.port import BOOKMARK, LEASE, POD, Invalid, Unavailable
-from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.local.store_client import SocketCluster
-from trainmaster_operator.local.store_server import BOOKMARK_EVERY_S, StoreServer
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_client import SocketCluster
+from trainmaster_operator.local.api_server.store_server import BOOKMARK_EVERY_S, StoreServer
 
 
 @asynccontextmanager

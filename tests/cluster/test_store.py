@@ -24,8 +24,8 @@ from trainmaster_operator.cluster.port import (
     Object,
     WatchEvent,
 )
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 
 
 def names(store: MemoryStore, kind: str = POD) -> list[str]:

@@ -11,9 +11,9 @@ import pytest
 from trainmaster_operator.cluster.port import SECRET, Conflict, Unavailable
 from trainmaster_operator.control import certificates
 from trainmaster_operator.control.certificates import DAY_S, Pair, Secrets, advance, issue, new_authority
-from trainmaster_operator.control.renewable_tls import ServerTls
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.runtime.tls_bootstrap import NAME, Authority
+from trainmaster_operator.control.ssl_context import ServerTls
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.runtime.tls_secret_or_folder import NAME, Authority
 from trainmaster_operator.runtime.virtual_clock import VirtualClock
 
 NOW = 1_800_000_000.0

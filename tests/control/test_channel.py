@@ -12,7 +12,7 @@ from tests.control.world import NAMESPACE, Agent, Api, identity, replica
 from trainmaster.agent.shell.control_client import Refused, Unreachable
 from trainmaster_operator.cluster.port import POD, SECRET
 from trainmaster_operator.control import certificates
-from trainmaster_operator.runtime import tls_bootstrap as authorities
+from trainmaster_operator.runtime import tls_secret_or_folder as authorities
 
 
 class Scene:

@@ -17,19 +17,20 @@ from trainmaster.agent.shell.control_client import Access, Connection
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, JoinRequest, Report
 from trainmaster_operator.cluster.port import JOB, POD, NotFound, Object, TokenReview, Unavailable
 from trainmaster_operator.control.http_server import ControlServer, Limits, listening_socket
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.manifests.pods import pod_name, render_pod
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.manifests.agent_identity import AUDIENCE
+from trainmaster_operator.manifests.job_pod import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.facts.observation import Decision
 from trainmaster_operator.planning.status_mapping import read_status, write_status
-from trainmaster_operator.runtime.authenticators import AUDIENCE, PodTokens
+from trainmaster_operator.runtime.authenticators import PodTokens
 from trainmaster_operator.runtime.clock import Clock, RealClock
 from trainmaster_operator.runtime.leader.lease import NotLeading
 from trainmaster_operator.runtime.operator import Operator
 from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.reconcile import Policies
-from trainmaster_operator.runtime.tls_bootstrap import Authority
+from trainmaster_operator.runtime.tls_secret_or_folder import Authority
 
 SERVICE = "localhost"
 NAMESPACE = "trainmaster-system"

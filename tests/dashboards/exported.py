@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from docs.generate import metrics_page
-from trainmaster_operator.runtime.observability.job_families import FAMILIES
+from trainmaster_operator.runtime.observability.job_metric_table import FAMILIES
 
 
 @cache

@@ -11,7 +11,7 @@ import promql_parser
 import pytest
 
 from charts.dashboards import __main__ as dashboards_main
-from charts.dashboards import controller, signs
+from charts.dashboards import operator_dashboard, signs
 from charts.dashboards import panels as looks
 from tests.dashboards.asking import VARIABLE, Asked, all_asked, dashboards, everything, of_panels, panels
 from tests.dashboards.exported import labels_by_series
@@ -290,7 +290,12 @@ def test_a_name_has_one_colour_in_all_panels(uid: str) -> None:
 
 @pytest.mark.parametrize(
     "named_colors",
-    [value for module in (looks, controller) for name, value in vars(module).items() if name.endswith("_COLORS")],
+    [
+        value
+        for module in (looks, operator_dashboard)
+        for name, value in vars(module).items()
+        if name.endswith("_COLORS")
+    ],
     ids=lambda given: next(iter(given)),
 )
 def test_two_names_of_one_panel_have_two_colours(named_colors: dict[str, str]) -> None:

@@ -24,14 +24,14 @@ from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli import resumed_run
 from trainmaster_operator.cli.fault_injection import run_faults
 from trainmaster_operator.cli.fault_injection.run_faults import FaultServer
-from trainmaster_operator.cli.run import local_processes
+from trainmaster_operator.cli.run import local_processes, operator_restarts
 from trainmaster_operator.cluster.port import JOB, Object
 from trainmaster_operator.control.http_server import listening_socket
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.session_tokens import KEY_BYTES
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_server import StoreServer
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.status_mapping import read_status
 
@@ -117,7 +117,7 @@ async def running(folder: Path, zygote: Path, port: int, fd: int, records: Recor
     await server.start()
     logs = folder / "logs"
     logs.mkdir()
-    operator = local_processes.Operator(
+    operator = operator_restarts.Operator(
         [
             *("--store", str(server.path), "--control-fd", str(fd), "--control-url", f"http://127.0.0.1:{port}"),
             *("--extra-env", json.dumps({})),

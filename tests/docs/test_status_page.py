@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_operator.api import crd
+from trainmaster_operator.api.crd import crd_schema
 from trainmaster_operator.api.status_terms import JobPhase
 from trainmaster_operator.planning.job_conditions import TRUE_IN
 from trainmaster_operator.planning.lifecycle import checkpoint_conditions, elastic_resize, revision
 from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEEDS_MIGRATION
 from trainmaster_operator.planning.placement import gang_release
-from trainmaster_operator.runtime.observability.runtime_conditions import RECONCILE_ERROR
+from trainmaster_operator.runtime.job_pass.error_conditions import RECONCILE_ERROR
 
 PAGE = (Path(__file__).parents[2] / "docs" / "status.md").read_text()
-STATUS = crd.job_schema()["properties"]["status"]["properties"]
+STATUS = crd_schema.job_schema()["properties"]["status"]["properties"]
 CONDITIONS = (
     *TRUE_IN,
     *(elastic_resize.AS_WISHED, gang_release.SCHEDULED, revision.PENDING, revision.LOST),
@@ -52,7 +52,7 @@ def test_the_page_has_every_group_and_its_fields(group: str) -> None:
 
 
 def test_the_page_has_every_column() -> None:
-    (version,) = crd.definition()["spec"]["versions"]
+    (version,) = crd_schema.definition()["spec"]["versions"]
     for column in version["additionalPrinterColumns"]:
         if column["jsonPath"].startswith(".status."):
             wide = " (wide)" if column.get("priority") else ""

@@ -11,8 +11,8 @@ import trainmaster
 from docs.generate import __main__ as command
 from docs.generate import api_page, decisions_page, examples_page, fields_page
 from docs.generate.api_page import ApiError
-from tests.api.test_crd import schemas
-from trainmaster_operator.api import cel_rules, crd
+from tests.api.test_crd import schemas, spec_schema
+from trainmaster_operator.api.crd import cel_rules
 
 PACKAGE = '"""A package."""\n_LAZY = {"begin": "trainmaster.told", "Thing": "trainmaster.parts"}\n'
 TOLD = 'def begin(where: str = "") -> None:\n    """Begin.\n\n    - `where`: a folder."""\n'
@@ -58,7 +58,7 @@ def test_every_field_of_the_schema_is_on_the_page_once() -> None:
             block = ""  # fields of spec that have no block of their own
         elif field := re.match(r"- \*\*`(\w+)`\*\*", line):
             shown.append(f"{block}.{field[1]}")
-    in_schema = {path for path, _ in schemas(crd.job_schema()["properties"]["spec"]) if re.search(r"\.\w+$", path)}
+    in_schema = {path for path, _ in schemas(spec_schema()) if re.search(r"\.\w+$", path)}
     blocks = {".checkpoint", ".recovery", ".scheduling", ".training", ".workers"}  # each is a heading
     assert sorted(path.replace("[]", "") for path in in_schema - blocks) == sorted(shown)
 

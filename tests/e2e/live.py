@@ -13,7 +13,7 @@ from typing import Any
 from tests.e2e.harness import LIMIT_S, Command, Outcome, command, started
 from tests.stored import flat_status
 from trainmaster_operator.cluster.port import JOB, Object, Unavailable
-from trainmaster_operator.local.store_client import SocketCluster
+from trainmaster_operator.local.api_server.store_client import SocketCluster
 
 LOOK_EVERY_S = 0.02  # for the run's start, of which nobody tells
 

@@ -10,11 +10,10 @@ import pytest
 from tests.planning.world import NOW, World, job_spec, pending, running, verdict
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts.job_state import Failure, JobState
-from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S, Mark, Suspicion
+from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S, Mark, Suspicion, score
 from trainmaster_operator.planning.facts.observation import NewPlaces, Observation, PodRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.placement import avoided_nodes
-from trainmaster_operator.planning.placement.node_score import score
 
 
 def mark(cause: Cause = Cause.NODE_LOST, job: str = "other", at: float = NOW, id: str = "") -> Mark:

@@ -13,7 +13,7 @@ from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodToCreate
 from trainmaster_operator.planning.lifecycle.job_beginning import DamagedStatus
-from trainmaster_operator.planning.placement import stale_pods
+from trainmaster_operator.planning.placement import replaced_pods
 
 
 def test_a_new_job_gets_its_first_status_before_any_pod() -> None:
@@ -169,7 +169,7 @@ def test_no_round_of_a_script_opens_with_the_successor_until_the_pod_on_the_lost
 
 
 def test_a_scripts_agent_ends_its_ranks_before_the_operator_takes_them_for_dead() -> None:
-    assert self_fencing.LEASE_S + self_fencing.LOOK_S + self_fencing.CONNECT_S < stale_pods.SCRIPT_FORCE_AFTER_S
+    assert self_fencing.LEASE_S + self_fencing.LOOK_S + self_fencing.CONNECT_S < replaced_pods.SCRIPT_FORCE_AFTER_S
 
 
 @pytest.mark.parametrize(("unanswered_s", "removed"), [(19.0, False), (20.0, True)])

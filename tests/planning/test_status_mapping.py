@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster_operator.api import crd
+from trainmaster_operator.api.crd import crd_schema
+from trainmaster_operator.planning.eta_column import duration
 from trainmaster_operator.planning.facts.job_state import (
     CheckpointStatus,
     Condition,
@@ -31,14 +32,13 @@ from trainmaster_operator.planning.facts.job_state import (
 )
 from trainmaster_operator.planning.status_mapping import (
     OtherLayout,
-    duration,
     merged,
     read_status,
     unknown_fields,
     write_status,
 )
 
-SCHEMA = crd.job_schema()["properties"]["status"]
+SCHEMA = crd_schema.job_schema()["properties"]["status"]
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=8)
 words = st.text("abcXYZ", min_size=1, max_size=8)

@@ -12,7 +12,7 @@ import yaml
 from aiohttp import web
 
 from trainmaster_operator.cluster.port import KINDS, ApiError, Object
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 
 PLURALS = {kind.plural: name for name, kind in KINDS.items()}
 

@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 from trainmaster_operator.cluster.port import JOB
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 
 
 def job(name: str = "job", **spec: Any) -> dict[str, Any]:

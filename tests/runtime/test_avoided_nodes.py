@@ -14,7 +14,7 @@ from trainmaster_operator.manifests.node_affinity import HOSTNAME
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.planning.facts.node_suspicion import Mark
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
-from trainmaster_operator.runtime.node_taints import TAINT
+from trainmaster_operator.runtime.nodes.node_taints import TAINT
 from trainmaster_operator.runtime.operator import Operator
 from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.virtual_clock import run_virtual

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.fake_api import answers, as_json, fake_api
-from trainmaster_operator.api import crd
+from trainmaster_operator.api.crd import crd_schema
 from trainmaster_operator.cluster.port import JOB, Forbidden, Object
 from trainmaster_operator.runtime import crd_version
 from trainmaster_operator.runtime.crd_version import Difference, compare
@@ -22,7 +22,7 @@ OPENAPI = "/openapi/v3/apis/trainmaster.dev/v1alpha1"
 
 def published(change: Any = lambda spec: None) -> Object:
     """What an API server publishes of our definition, with a change of its spec."""
-    schema = copy.deepcopy(crd.job_schema())
+    schema = copy.deepcopy(crd_schema.job_schema())
     change(schema["properties"]["spec"]["properties"])
     schema["properties"]["metadata"] = {"allOf": [{"$ref": "#/components/schemas/ObjectMeta"}]}
     return {**schema, **NAMED}

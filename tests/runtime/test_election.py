@@ -8,7 +8,7 @@ import pytest
 
 from tests.runtime.fakes import chance
 from trainmaster_operator.cluster.port import LEASE, Unavailable
-from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.leader import election_thread
 from trainmaster_operator.runtime.leader.election_thread import Election

@@ -10,8 +10,8 @@ import pytest
 
 from tests.runtime.fakes import cluster, job
 from trainmaster_operator.cluster.port import JOB, Gone, NotFound, Object, WatchEvent
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
 from trainmaster_operator.runtime import helm_test
 from trainmaster_operator.runtime.helm_test import recover
 

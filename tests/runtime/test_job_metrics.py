@@ -28,9 +28,9 @@ from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.lifecycle.metric_categories import FAILURE_WORDS, LOSS_WORDS, PHASE_WORDS
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
-from trainmaster_operator.runtime.observability import job_metrics
-from trainmaster_operator.runtime.observability.job_families import FAMILIES, MOST_RUNNING_SERIES, MOST_SERIES
-from trainmaster_operator.runtime.observability.job_metrics import CHUNK, JobMetrics
+from trainmaster_operator.runtime.observability import job_metrics_page
+from trainmaster_operator.runtime.observability.job_metric_table import FAMILIES, MOST_RUNNING_SERIES, MOST_SERIES
+from trainmaster_operator.runtime.observability.job_metrics_page import CHUNK, JobMetrics
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -272,9 +272,9 @@ def test_what_is_known_of_a_job_is_written_again_only_if_its_record_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    of_state = job_metrics.job_samples.of_state
+    of_state = job_metrics_page.job_metric_values.of_state
     monkeypatch.setattr(
-        job_metrics.job_samples, "of_state", lambda record: asked.append(record.key.name) or of_state(record)
+        job_metrics_page.job_metric_values, "of_state", lambda record: asked.append(record.key.name) or of_state(record)
     )
     made, first, other = metrics(), record("first"), record("other")
     once = series(made, first, other)

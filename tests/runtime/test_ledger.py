@@ -12,18 +12,18 @@ from tests.runtime import fakes
 from trainmaster.contract.wire import Directive, DirectiveState
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.cluster.port import CONFIG_MAP, JOB, ApiError, Object, Unavailable
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.manifests.pods import pod_name, render_pod
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.manifests.job_pod import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.facts.job_state import Failure, JobState
 from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S
 from trainmaster_operator.planning.facts.observation import Decision, Observation, PodRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339
-from trainmaster_operator.runtime import node_health as module
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
-from trainmaster_operator.runtime.node_health import KEY, NAME, Ledger
+from trainmaster_operator.runtime.nodes import node_health as module
+from trainmaster_operator.runtime.nodes.node_health import KEY, NAME, Ledger
 from trainmaster_operator.runtime.operator import Operator
 from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.reconcile import Policies

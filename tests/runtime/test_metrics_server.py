@@ -12,7 +12,7 @@ import aiohttp
 
 from trainmaster_operator.cluster.port import Scraper
 from trainmaster_operator.control import certificates
-from trainmaster_operator.control.renewable_tls import ServerTls
+from trainmaster_operator.control.ssl_context import ServerTls
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.observability.metrics_access import MetricsAccess
 from trainmaster_operator.runtime.observability.metrics_server import MetricsServer

@@ -11,9 +11,9 @@ from tests.runtime.fake_nodes import FakeNodes
 from trainmaster_operator.cluster.port import Forbidden, Object, Unavailable
 from trainmaster_operator.planning.facts.observation import NewPlaces, PodRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339
-from trainmaster_operator.runtime import scale_up_signs
 from trainmaster_operator.runtime.cache.informer import JobKey
-from trainmaster_operator.runtime.scale_up_signs import NewPlacesSeen
+from trainmaster_operator.runtime.nodes import scale_up_signs
+from trainmaster_operator.runtime.nodes.scale_up_signs import NewPlacesSeen
 
 KEY = JobKey("space", "job")
 NOW = 1_700_000_000.0

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from tests.runtime.fake_nodes import FakeNodes
 from trainmaster_operator.cluster.port import Conflict, Forbidden, Object, Unavailable
-from trainmaster_operator.runtime import node_taints
-from trainmaster_operator.runtime.node_taints import TAINT, NodeTaints, remove_all
+from trainmaster_operator.runtime.nodes import node_taints
+from trainmaster_operator.runtime.nodes.node_taints import TAINT, NodeTaints, remove_all
 from trainmaster_operator.runtime.virtual_clock import VirtualClock, run_virtual
 
 THEIRS: Object = {"key": "example.com/repair", "value": "soon", "effect": "NoExecute"}

@@ -5,12 +5,13 @@ import random
 
 import pytest
 
+from trainmaster_operator.runtime.pass_retries import FIRST_RETRY_S, LONGEST_RETRY_S
 from trainmaster_operator.runtime.virtual_clock import Deadlock, VirtualClock, run_virtual
 from trainmaster_operator.runtime.work_queue import ShutDown, WorkQueue
 
 
 def queue(**options) -> WorkQueue[str]:
-    return WorkQueue(random.Random(7), **options)
+    return WorkQueue(random.Random(7), FIRST_RETRY_S, LONGEST_RETRY_S, **options)
 
 
 def test_a_key_added_twice_is_handed_out_once():

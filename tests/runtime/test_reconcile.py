@@ -11,9 +11,9 @@ from tests.runtime.fakes import chance, job, pod
 from tests.stored import flat_status
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, Report
 from trainmaster_operator.cluster.port import EVENT, JOB, LEASE, POD, SERVICE, ApiError
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.manifests.pods import pod_name, render_pod
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.manifests.job_pod import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.observation import (

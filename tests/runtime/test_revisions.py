@@ -9,10 +9,10 @@ from simulation.virtual.cluster_faults import CrashPoint, OperatorCrash
 from tests.runtime.fakes import chance, job
 from tests.runtime.test_reconcile import Spy, conditions, directives, status
 from trainmaster_operator.cluster.port import JOB, POD, REVISION
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.manifests.job_pod import pod_name, render_pod
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.facts.observation import Decision, PodToCreate
 from trainmaster_operator.planning.lifecycle.revision import begun

@@ -10,7 +10,7 @@ import pytest
 
 from tests.runtime.test_refusals import operating, pods, scheduled
 from trainmaster_operator.cluster.port import EVENT, POD, Unavailable
-from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
 from trainmaster_operator.runtime.job_pass.pod_event_diagnosis import LONGEST_WAIT_S
 from trainmaster_operator.runtime.virtual_clock import run_virtual
 

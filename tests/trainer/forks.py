@@ -31,7 +31,7 @@ PRELOADED = (
     "trainmaster.data.token_windows",
     "trainmaster.models.gpt",
     "trainmaster.models.llama",
-    "trainmaster.models.moe",
+    "trainmaster.models.moe_router_and_balance",
     "torch.distributed.checkpoint",
 )
 """What ranks import besides the loop, and what imports itself when it is first needed."""

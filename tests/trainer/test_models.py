@@ -16,7 +16,7 @@ from trainmaster.errors import ConfigError
 from trainmaster.models.gpt import GPT
 from trainmaster.models.initialization import initialize
 from trainmaster.models.model_options import GPTOptions, MoEOptions
-from trainmaster.models.moe import MoE
+from trainmaster.models.moe_router_and_balance import MoE
 
 SMALL = {"layers": 2, "heads": 2, "width": 16, "context": 12}
 

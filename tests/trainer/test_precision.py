@@ -15,7 +15,7 @@ from trainmaster.contract.config import OptimizerConfig
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.optim.optimizer import ShardOptimizer
-from trainmaster.parallel.blocks.precision import LossScale, exhausted
+from trainmaster.parallel.blocks.loss_scale import LossScale, exhausted
 from trainmaster.rank.injected_faults import encode, parse
 
 MESHES = {"shard": {"dpShard": 2}, "pipeline": {"pp": 2}, "tensor": {"tp": 2}}

@@ -27,7 +27,7 @@ from prometheus_client import ProcessCollector, disable_created_metrics
 from trainmaster_operator.cluster.port import ApiError
 from trainmaster_operator.control.http_server import ControlServer, Probes, inherited_socket
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
-from trainmaster_operator.local.store_client import SocketCluster
+from trainmaster_operator.local.api_server.store_client import SocketCluster
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics

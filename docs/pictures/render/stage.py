@@ -21,12 +21,12 @@ from tests import machine_zygote
 from tests.dashboards.prometheus import Prometheus, serving
 from tests.dashboards.world import Records, World, listen
 from trainmaster_operator.api.api_group import API_VERSION, GROUP
-from trainmaster_operator.cli.run import local_processes
+from trainmaster_operator.cli.run import local_processes, operator_restarts
 from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.session_tokens import KEY_BYTES
-from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_server import StoreServer
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.status_mapping import read_status
 
@@ -61,7 +61,7 @@ class Stage:
     world: World
     store: MemoryStore
     kubelet: asyncio.subprocess.Process
-    replicas: tuple[local_processes.Operator, ...]
+    replicas: tuple[operator_restarts.Operator, ...]
     prometheus: Prometheus
     jobs: list[Cast] = field(default_factory=list)
 
@@ -195,7 +195,7 @@ async def opened(folder: Path, socket: Path, leak_bytes: float = 0.0) -> AsyncIt
     sockets = [listen() for _ in PODS]
     key = secrets.token_hex(KEY_BYTES)
     replicas = tuple(
-        local_processes.Operator(
+        operator_restarts.Operator(
             [
                 *("--store", str(server.path), "--control-fd", str(sock.fileno()), "--identity", pod),
                 *("--control-url", f"http://127.0.0.1:{port}", "--agents-url", f"http://127.0.0.1:{sockets[0][1]}"),

@@ -9,25 +9,13 @@ from pydantic import ConfigDict, Field, model_validator
 
 from trainmaster.contract.config import CheckpointConfig, Name, Strict, TrainingConfig, TrainingSpec
 from trainmaster_operator.api.api_group import API_VERSION, GROUP, JOB_KIND
+from trainmaster_operator.api.checkpoint_spec import CheckpointSpec
 from trainmaster_operator.api.memory_tier_spec import RamSpec, memory_tier
-from trainmaster_operator.api.quantities import Quantity
-from trainmaster_operator.api.recovery_spec import SECONDS, RecoverySpec
+from trainmaster_operator.api.quantities import SECONDS
+from trainmaster_operator.api.recovery_spec import RecoverySpec
 from trainmaster_operator.api.validation import cross_field_rules
 from trainmaster_operator.api.validation.problem import dotted
-
-CHECKPOINTS = "/checkpoints"
-"""The default path in the pods at which a checkpoint volume is mounted."""
-
-SHAPES = {
-    "sharedMemory": "an amount of memory such as 8Gi or 512Mi",
-    "claim": "the name of a PersistentVolumeClaim (lower-case letters, digits, '-' and '.')",
-    "hostPath": "an absolute path such as /mnt/checkpoints",
-    "managedBy": "a controller's name with its domain, such as kueue.x-k8s.io/multikueue,",
-    "limit": "an amount of memory such as 8Gi, or 0 for none,",
-}
-"""What a field with a pattern must contain, in words, because a regular expression is not readable in an error
-message."""
-
+from trainmaster_operator.api.workers_spec import WorkersSpec
 
 Controller = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]+$")]
 """The name of a controller of jobs, with its domain as prefix, such as kueue.x-k8s.io/multikueue."""
@@ -47,175 +35,6 @@ class Framework(str, Enum):
     DEEPSPEED = "DeepSpeed"
     HUGGINGFACE = "HuggingFace"
     XGBOOST = "XGBoost"
-
-
-class WorkersSpec(Strict):
-    """`spec.workers`: how many pods run ranks, how many ranks each of them runs, and their template."""
-
-    replicas: int = Field(
-        1,
-        ge=1,
-        le=100_000,
-        description="Number of pods that are to train: the target. If neither workers.min nor workers.max is set, "
-        "this is the only number of pods with which the job runs, and the parallelism and the batch must allow it. If "
-        "one of them is set, the job uses the largest number up to replicas that the parallelism and the batch allow. "
-        "For example, batch.global 64 allows 4 and 8 data-parallel ranks, but not 5 to 7. Default: 1.",
-    )
-    min: int | None = Field(
-        None,
-        ge=1,
-        le=100_000,
-        description="The fewest pods with which the job starts or continues. If pods are missing, the job waits for "
-        "recovery.elastic.waitSeconds and then starts or continues with the largest number of pods that are there "
-        "and that the parallelism and the batch allow, but never with fewer than min. It must not be greater than "
-        "workers.replicas. Default: the job does not start or continue with fewer pods by itself.",
-    )
-    max: int | None = Field(
-        None,
-        ge=1,
-        le=100_000,
-        description="Only an upper bound: the largest value to which workers.replicas can be changed while the job "
-        "exists. The job does not grow to it by itself. It must not be less than workers.replicas. Default: no limit.",
-    )
-    spares: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="Number of additional pods that do not train. A spare pod is started in advance and takes the "
-        "place of a pod that is lost. workers.replicas and workers.spares together are at most 100000. "
-        "Default: 0.",
-    )
-    ranksPerPod: int = Field(
-        1,
-        ge=1,
-        le=256,
-        description="Number of ranks in each pod. A rank is one process of the training, so there is usually one rank "
-        "for each accelerator of the pod. It can be changed only while the job is suspended. Default: 1.",
-    )
-    pinning: bool = Field(
-        False,
-        description="If true, each rank is bound to CPU cores that no other rank of its pod uses, within one NUMA "
-        "node if possible. Use it only if no other pod uses these cores. Default: false.",
-    )
-    sharedMemory: Quantity | None = Field(
-        None,
-        description="Size of /dev/shm in each pod, as a Kubernetes quantity such as 8Gi. NCCL and data loaders use it; "
-        "checkpoints in memory (checkpoint.ram.limit) do not. This memory counts towards the memory limit of the "
-        "container. Default: 1Gi for each rank of the pod.",
-    )
-    restartCommand: (
-        Annotated[list[Annotated[str, Field(max_length=131072)]], Field(min_length=1, max_length=1024)] | None
-    ) = Field(
-        None,
-        description="The command that a script runs after a restart, as a list of words. It replaces both command "
-        "and args of the first container in workers.template. It is for scripts that continue only with an additional "
-        "option, such as --resume. It is used after every restart, also in a new pod and after a suspended job is "
-        "resumed. It is refused with framework Trainmaster, which continues without it. Default: command and args in "
-        "workers.template.",
-    )
-    template: dict[str, Any] = Field(
-        default_factory=dict,
-        description="The pod template (metadata and spec) from which all pods of the job are created. The first "
-        "container runs the ranks. The operator adds only fields that are not set. restartPolicy must be Never, and "
-        "hostname and subdomain must not be set. Default: one container with the trainer's image, for framework "
-        "Trainmaster; every other framework needs a container with a command.",
-    )
-
-    @model_validator(mode="after")
-    def _is_a_range(self) -> WorkersSpec:
-        low, high = self.min or 1, self.max or self.replicas
-        if not low <= self.replicas <= high:
-            bounds = f"from min {low} to max {high}" if self.max else f"at least min {low}"
-            raise ValueError(f"replicas must be {bounds}, not {self.replicas}")
-        if self.replicas + self.spares > 100_000:
-            raise ValueError(f"replicas {self.replicas} and spares {self.spares} are more than 100000 pods")
-        return self
-
-
-class CheckpointVolume(Strict):
-    """The storage for checkpoints that every pod of the job mounts. It is used on a cluster only; a local run saves to
-    its output folder."""
-
-    claim: Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] | None = Field(
-        None,
-        description="The name of a PersistentVolumeClaim in the namespace of the job. Pods on several nodes need a "
-        "claim with the access mode ReadWriteMany. With ReadWriteOnce all pods of the job are scheduled to one node. "
-        "It excludes hostPath; one of the two fields is required.",
-    )
-    hostPath: Annotated[str, Field(max_length=4096, pattern="^/.")] | None = Field(
-        None,
-        description="The absolute path of a directory on each node. All nodes must see the same files there, for "
-        "example through NFS or a parallel file system. It excludes claim; one of the two fields is "
-        "required.",
-    )
-
-    @model_validator(mode="after")
-    def _is_one(self) -> CheckpointVolume:
-        if (self.claim is None) == (self.hostPath is None):
-            given = "both" if self.claim is not None else "neither"
-            raise ValueError(f"exactly one of claim and hostPath is expected, not {given}")
-        return self
-
-
-class CheckpointSpec(CheckpointConfig):
-    """`spec.checkpoint`: when and where checkpoints are saved, and from which one the job starts."""
-
-    resume: Annotated[str, Field(max_length=4096)] = Field(
-        "Auto",
-        description="The checkpoint from which the job starts. Auto: the newest valid checkpoint in the checkpoint "
-        "directory, or the first step if there is none. Never: the first step. Any other value is the path of a "
-        "checkpoint. When the job has completed a step, it always continues from its own newest checkpoint. "
-        "Default: Auto.",
-    )
-    directory: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
-        None,
-        description="The directory for checkpoints, as a path in the pods. The built-in trainer creates it if it is "
-        "missing. A script finds the path in the environment variable TRAINMASTER_CHECKPOINT_DIR, and must create the "
-        "directory and save there itself. With checkpoint.volume it must be an absolute path; a directory below "
-        "/checkpoints is a directory of the volume, so that several jobs can share one volume. Default: /checkpoints "
-        "if checkpoint.volume is set, the output folder in a local run, and otherwise no checkpoints are saved.",
-    )
-    volume: CheckpointVolume | None = Field(
-        None,
-        description="The storage that the operator mounts for checkpoints, for the built-in trainer and for scripts: "
-        "at /checkpoints if checkpoint.directory is left out or is below it, and otherwise at checkpoint.directory. "
-        "All pods of the job must be able to use it at the same time. A local run ignores it and saves to its output "
-        "folder. Default: nothing is mounted.",
-    )
-    timeoutSeconds: int = Field(
-        900,
-        ge=1,
-        le=10**7,
-        description="Number of seconds for which the last checkpoint of the job is retried if the storage is full or "
-        "does not answer. After this time the job fails with the cause CheckpointFailed. A cluster refuses it if "
-        "neither checkpoint.directory nor checkpoint.volume is set. The value is a whole number. Default: 900.",
-    )
-    ram: RamSpec | None = Field(
-        None,
-        description="Checkpoints in the memory of the pods. They are faster than checkpoints on storage and are used "
-        "first after a failure. They are used only if the job also saves to storage: a cluster refuses them if "
-        "neither checkpoint.directory nor checkpoint.volume is set. One of the two is enough. Default: framework "
-        "Trainmaster keeps them, and scripts do not.",
-    )
-
-    @property
-    def folder(self) -> str | None:
-        """The directory of the checkpoints as the pods see it. None if the job has no place for checkpoints."""
-        return self.directory or (CHECKPOINTS if self.volume else None)
-
-    @property
-    def mount_path(self) -> str:
-        """The path in the pods at which the root of the volume is mounted."""
-        folder = self.folder or CHECKPOINTS
-        return CHECKPOINTS if f"{folder}/".startswith(f"{CHECKPOINTS}/") else folder
-
-    @model_validator(mode="after")
-    def _can_be_mounted(self) -> CheckpointSpec:
-        if self.volume and (not self.mount_path.strip("/") or self.mount_path[0] != "/" or ":" in self.mount_path):
-            raise ValueError(
-                f"directory must be an absolute path without ':' to mount a volume, not {self.directory!r}"
-            )
-        return self
 
 
 class SchedulingSpec(Strict):

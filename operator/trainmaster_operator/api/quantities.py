@@ -1,4 +1,5 @@
-"""Kubernetes quantities such as 4Gi or 500m: their form in a spec, and their conversion to numbers and back."""
+"""Kubernetes quantities such as 4Gi or 500m: their form in a spec, and their conversion to numbers and back; and the
+largest number of seconds in a spec."""
 
 from __future__ import annotations
 
@@ -7,6 +8,10 @@ import re
 from typing import Annotated
 
 from pydantic import Field
+
+SECONDS = 10**9
+"""The largest value of a field in seconds, about thirty years. A clock can add it to any date without an overflow."""
+
 
 _AMOUNT = r"[1-9][0-9]*(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?"
 Quantity = Annotated[str, Field(max_length=32, pattern=f"^{_AMOUNT}$")]

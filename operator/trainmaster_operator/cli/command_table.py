@@ -44,7 +44,8 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "run": ("run", "demo", "prove"),
     "job_files": ("init", "validate", "migrate"),
-    "display": ("status", "logs"),
+    "display": ("status",),
+    "logs": ("logs",),
     "report": ("report",),
     "cluster_jobs": ("submit", "restart", "delete"),
     "fault_injection": ("fault",),

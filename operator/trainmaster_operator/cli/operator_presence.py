@@ -15,11 +15,11 @@ from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.cluster.objects import seconds
 from trainmaster_operator.cluster.port import LEASE, ApiError, Cluster, NotFound, Object
 from trainmaster_operator.manifests.object_names import pod_name
+from trainmaster_operator.planning.eta_column import duration
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.planning.facts.view import WORKER
 from trainmaster_operator.planning.lifecycle.operator_absence import SHORTEST_S
-from trainmaster_operator.planning.status_mapping import duration
 from trainmaster_operator.runtime.leader.lease import LEASE_LABEL, LeaseSettings
 
 STEPS = 10  # Number of steps that the job would have completed in the time after which their absence is reported.

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from trainmaster_operator.cluster import kubernetes_credentials
+from trainmaster_operator.cluster import kubernetes_credentials, kubernetes_watch
 from trainmaster_operator.cluster.kubernetes_connection import (
     CONNECTIONS,
-    NETWORK_ERRORS,
     ApiCalls,
     Connection,
     Request,
 )
-from trainmaster_operator.cluster.kubernetes_errors import refusal_in_stream, unanswered
-from trainmaster_operator.cluster.line_splitter import LineSplitter
+from trainmaster_operator.cluster.kubernetes_watch import slim
 from trainmaster_operator.cluster.port import (
     EVENT,
     KINDS,
@@ -38,11 +35,6 @@ from trainmaster_operator.cluster.port import (
 FIELD_MANAGER = "trainmaster"
 STRICTLY = {"fieldValidation": "Strict"}
 PAGE = 500
-# Minimum number of seconds after which the server ends a watch. Up to a quarter is added, so that not all watches end
-# at once.
-WATCH_S = 300.0
-WATCH_GRACE_S = 30.0  # Additional seconds for which the client waits for that end.
-SILENCE_S = 90.0  # Bookmarks come about once a minute, so a watch that is silent for longer is dead.
 
 _ROOTS = {name: f"/{'apis' if '/' in kind.api_version else 'api'}/{kind.api_version}" for name, kind in KINDS.items()}
 _SERVICE_ACCOUNT = "system:serviceaccount:"
@@ -99,7 +91,7 @@ class KubernetesCluster:
                 meta, some = page["metadata"], page["items"] or []
                 for obj in some:
                     obj["kind"], obj["apiVersion"] = kind, KINDS[kind].api_version  # Lists leave these fields out.
-                    items.append(_slim(obj))
+                    items.append(slim(obj))
                 rest = meta.get("continue")
                 if not rest:
                     # etcd sorts by "namespace/name" as one text, in which "a-b" comes before "a".
@@ -109,28 +101,11 @@ class KubernetesCluster:
                 raise Unavailable(f"{request}: not a list") from error
             query = {**query, "continue": rest}
 
-    async def watch(
+    def watch(
         self, kind: str, resource_version: str, namespace: str | None = None, labels: Labels | None = None
     ) -> AsyncIterator[WatchEvent]:
-        timeout_s = WATCH_S * (1 + self._random.random() / 4)
-        query = {
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(int(timeout_s)),
-            "resourceVersion": resource_version,
-            **_selected(labels),
-        }
-        request = Request("watch", kind, "GET", _path(kind, namespace), query)
-        lines = LineSplitter()
-        try:
-            async with self.connection.stream(request, timeout_s + WATCH_GRACE_S, SILENCE_S) as body:
-                async for chunk in body.iter_any():
-                    for line in lines.feed(chunk):
-                        yield _event(request, line)
-        except NETWORK_ERRORS as error:
-            raise unanswered(request, error) from error
-        if lines.unfinished:
-            raise Unavailable(f"{request}: the watch broke in the middle of an event")
+        request = Request("watch", kind, "GET", _path(kind, namespace), _selected(labels))
+        return kubernetes_watch.watch(self.connection, request, resource_version, self._random.random())
 
     async def get(self, kind: str, namespace: str, name: str) -> Object:
         return await self._object(Request("get", kind, "GET", _path_of(kind, namespace, name)))
@@ -266,7 +241,7 @@ class KubernetesCluster:
         obj = await self.connection.call(request)
         if not isinstance(obj, dict) or not isinstance(obj.get("metadata"), dict):
             raise Unavailable(f"{request}: the answer isn't an object")
-        return _slim(obj)
+        return slim(obj)
 
 
 def _reviewed(status: Object, audience: str) -> TokenReview | None:
@@ -283,22 +258,6 @@ def _reviewed(status: Object, audience: str) -> TokenReview | None:
 
 def _first(values: Any) -> str:
     return str(values[0]) if isinstance(values, list) and values else ""
-
-
-def _event(request: Request, line: bytes) -> WatchEvent:
-    try:
-        event = json.loads(line)
-        if event["type"] != "ERROR":
-            return WatchEvent(event["type"], _slim(event["object"]))
-        told = event["object"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Unavailable(f"{request}: not an event: {line[:200]!r}") from error
-    raise refusal_in_stream(str(request), told)
-
-
-def _slim(obj: Object) -> Object:
-    obj["metadata"].pop("managedFields", None)
-    return obj
 
 
 def _order(obj: Object) -> tuple[str, str]:

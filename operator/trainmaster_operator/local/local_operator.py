@@ -22,7 +22,7 @@ from pathlib import Path
 from trainmaster_operator.control.http_server import ControlServer, Probes, inherited_socket
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.local import process_tree
-from trainmaster_operator.local.store_client import SocketCluster
+from trainmaster_operator.local.api_server.store_client import SocketCluster
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.operator import Operator

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from trainmaster_operator.cluster.port import DELETED, POD, Conflict, Gone, NotFound, Object, Unavailable
 from trainmaster_operator.local import kubelet_status, memory_volumes, process_tree
+from trainmaster_operator.local.api_server.store_client import SocketCluster
 from trainmaster_operator.local.inherited_variables import base_environment
 from trainmaster_operator.local.local_zygote import LocalZygote
 from trainmaster_operator.local.pod_cuda_devices import DevicePool
 from trainmaster_operator.local.pod_process import POD_IP, LocalPod, StartError
-from trainmaster_operator.local.store_client import SocketCluster
 
 NODE = "local"
 LOST = "trainmaster.dev/node-lost"

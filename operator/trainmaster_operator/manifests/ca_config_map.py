@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from trainmaster_operator.manifests.keyed_lists import Object
-from trainmaster_operator.manifests.volumes import CA_KEY, CA_NAME
+
+CA_NAME = "trainmaster-ca"  # A ConfigMap in each namespace with jobs.
+CA_KEY = "ca.crt"
 
 
 def build_ca_bundle(namespace: str, bundle: str) -> Object:

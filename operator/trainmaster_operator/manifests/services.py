@@ -7,10 +7,6 @@ from typing import Any
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.manifests import object_names
 
-MANY = 64
-"""Number of workers from which a job gets its Service only when its pods run. With each new pod, a cluster lists all
-pods of a Service again: for 1,000 pods that cost as much as a third of creating them."""
-
 
 def build_service(job: DistributedTrainingJob) -> dict[str, Any]:
     """Return the Service. It has no ports, and it also publishes pods that are not ready, because ranks meet before

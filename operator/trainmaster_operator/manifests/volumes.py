@@ -9,16 +9,11 @@ from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.api.quantities import bytes_of, quantity_of
 from trainmaster_operator.manifests.keyed_lists import Object, joined
 
-IDENTITY_PATH = "/var/run/trainmaster"
 AGENT_PATH = "/opt/trainmaster"
 HOME_PATH = "/home/trainmaster"
 TMP_PATH = "/tmp"
 SHARED_MEMORY_PATH = "/dev/shm"
 RAM_PATH = "/var/lib/trainmaster/ram"
-AUDIENCE = "trainmaster"
-TOKEN_SECONDS = 3600
-CA_NAME = "trainmaster-ca"  # A ConfigMap in each namespace with jobs.
-CA_KEY = "ca.crt"
 
 
 @dataclass(frozen=True)
@@ -29,23 +24,6 @@ class Mounted:
     path: str
     read_only: bool = False
     yields: bool = False
-
-
-def identity() -> Mounted:
-    """Return the volume with a token that only our operator accepts, and the certificates by which the agent
-    recognises the operator."""
-    token = {"audience": AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
-    bundle = {"name": CA_NAME, "items": [{"key": CA_KEY, "path": CA_KEY}], "optional": False}
-    sources = [{"serviceAccountToken": token}, {"configMap": bundle}]
-    return Mounted({"name": "trainmaster-identity", "projected": {"sources": sources}}, IDENTITY_PATH, read_only=True)
-
-
-def identity_environment() -> dict[str, str]:
-    """Return the variables that tell the agent where these files are."""
-    return {
-        environment.TOKEN_FILE: f"{IDENTITY_PATH}/token",
-        environment.CA_FILE: f"{IDENTITY_PATH}/{CA_KEY}",
-    }
 
 
 def agent() -> Mounted:

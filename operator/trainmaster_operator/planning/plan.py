@@ -34,10 +34,10 @@ from trainmaster_operator.planning.placement import (
     gang_release,
     node_rejection,
     pending_pods,
-    pod_slots,
+    pods_to_create,
+    replaced_pods,
     scheduling_gates,
     spare_pods,
-    stale_pods,
 )
 from trainmaster_operator.planning.rounds import coordinated_stop, leaderless_restart, open_round
 
@@ -79,19 +79,19 @@ def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
     if status.phase is JobPhase.SUSPENDED:
         return Decision(status, delete=suspend.removals(view))
     if status.phase is JobPhase.HELD:
-        due = _soonest(job_ending.overdue_s(view), stale_pods.stale_due_s(view))
-        return Decision(status, delete=stale_pods.stale(view), requeue_after_s=due)
+        due = _soonest(job_ending.overdue_s(view), replaced_pods.stale_due_s(view))
+        return Decision(status, delete=replaced_pods.stale(view), requeue_after_s=due)
     return Decision(
         status,
-        create=pod_slots.missing(view),
-        delete=stale_pods.stale(view),
+        create=pods_to_create.missing(view),
+        delete=replaced_pods.stale(view),
         requeue_after_s=_soonest(
             job_ending.overdue_s(view),
             pending_pods.overdue_s(view),
             gang_release.release_due_s(view),
             node_rejection.due_s(view),
-            pod_slots.missing_due_s(view),
-            stale_pods.stale_due_s(view),
+            pods_to_create.missing_due_s(view),
+            replaced_pods.stale_due_s(view),
             first_cause.cascade_due_s(view),
             silent_agents.lost_due_s(view),
             hang.hang_due_s(view),

@@ -16,8 +16,9 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.planning.eta_column import GOES_ON, duration
 from trainmaster_operator.planning.facts.job_state import JobState, Recovery
-from trainmaster_operator.planning.phase_reason import reason_of_phase
+from trainmaster_operator.planning.reason_column import reason_of_phase
 
 Object = dict[str, Any]
 
@@ -89,9 +90,6 @@ _ORDER = (
     *("observedGeneration", "phase", "reason", "revision", "startTime", "completionTime", "conditions"),
     *("workers", "progress", "checkpoint", "restarts", "lastFailure", "recoveries", "goodput", "round", "internal"),
 )
-
-_GOES_ON = ("Starting", "Running", "Recovering", "Resizing", "Suspending")
-"""Phases in which an expected time until the end makes sense."""
 
 
 _PHASES = {"first_step": "firstStep"}
@@ -181,7 +179,7 @@ def _write_progress(state: JobState, progress: Object, found: Object) -> None:
         found["checkpoint"]["memory"] = {"step": step, "round": state.round, "tier": "ram"}
     if step := progress.pop("lastSave", 0):
         found["checkpoint"]["scriptStep"] = step
-    if "etaSeconds" in progress and state.phase.value in _GOES_ON:
+    if "etaSeconds" in progress and state.phase.value in GOES_ON:
         progress["eta"] = duration(progress["etaSeconds"])
     found["progress"] = progress
 
@@ -247,17 +245,6 @@ def _recovery_of(fields: tuple[tuple[str, Any], ...]) -> Recovery:
         recovery["totalSeconds"] = round(total / 1000, 4)
     clock = {_PHASES_READ.get(name, name): round(ms / 1000, 4) for name, ms in phases}
     return Recovery.model_validate({**recovery, "clock": clock})
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time in its two largest units, as kubectl shows an age: 45s, 3m20s, 2h5m, 4d7h."""
-    left = max(0, round(seconds))
-    days, left = divmod(left, 86400)
-    hours, left = divmod(left, 3600)
-    minutes, left = divmod(left, 60)
-    parts = ((days, "d"), (hours, "h"), (minutes, "m"), (left, "s"))
-    first = next((n for n, (value, _) in enumerate(parts) if value), 3)
-    return "".join(f"{value}{unit}" for value, unit in parts[first : first + 2] if value) or "0s"
 
 
 _Known = dict[str, "_Known | None"]

@@ -18,13 +18,13 @@ from trainmaster_operator.control.authentication import BEARER, SESSION, Admissi
 from trainmaster_operator.control.fleet import Refused
 from trainmaster_operator.control.rate_limits import Allowance, Bucket, Buckets
 from trainmaster_operator.control.session_tokens import new_session, seal, unseal
+from trainmaster_operator.manifests.agent_identity import AUDIENCE
 from trainmaster_operator.runtime.cache.cache_records import PodEntry, owning_job
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
-AUDIENCE = "trainmaster"
 POD_WAIT_S = 1.0  # Seconds to wait for a pod that is not in the cache yet.
 POD_LOOK_S = 0.02
 REVIEWS = 64  # Maximum number of simultaneous token reviews, however many agents connect.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainmaster_operator.api import crd
+from trainmaster_operator.api.crd import crd_schema
 from trainmaster_operator.cluster.port import JOB, ApiError, Object
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 
@@ -53,7 +53,7 @@ class Difference:
 def compare(published: Object, expected: Object | None = None) -> Difference:
     """Compare the fields of spec and status of two schemas of a job. `expected`: the schema of this operator by
     default."""
-    there, here = set(_fields(published)), set(_fields(expected or crd.job_schema()))
+    there, here = set(_fields(published)), set(_fields(expected or crd_schema.job_schema()))
     return Difference(_outermost(here - there), _outermost(there - here))
 
 

@@ -37,7 +37,6 @@ from trainmaster_operator.manifests.security import PodSecurity
 from trainmaster_operator.runtime import crd_version
 from trainmaster_operator.runtime.authenticators import PodTokens
 from trainmaster_operator.runtime.clock import RealClock
-from trainmaster_operator.runtime.concurrency import until_one_ends
 from trainmaster_operator.runtime.kopf_wiring import login_with, watch_jobs
 from trainmaster_operator.runtime.leader.election_thread import Election
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading, lasting
@@ -48,7 +47,8 @@ from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.operator import Operator
 from trainmaster_operator.runtime.operator_options import parser
 from trainmaster_operator.runtime.operator_settings import Settings
-from trainmaster_operator.runtime.tls_bootstrap import Authority
+from trainmaster_operator.runtime.tasks_that_end_together import until_one_ends
+from trainmaster_operator.runtime.tls_secret_or_folder import Authority
 
 log = logging.getLogger(__name__)
 

@@ -33,21 +33,21 @@ from trainmaster_operator.runtime.cache.cache_records import (
 )
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.concurrency import until_one_ends
 from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
 from trainmaster_operator.runtime.lasting_api_failures import (
     ApiFailures,
 )
 from trainmaster_operator.runtime.leader.lease import Elector, Leadership
-from trainmaster_operator.runtime.node_health import Ledger
-from trainmaster_operator.runtime.node_taints import NodeTaints
+from trainmaster_operator.runtime.nodes.node_health import Ledger
+from trainmaster_operator.runtime.nodes.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
-from trainmaster_operator.runtime.observability.job_metrics import JobMetrics
+from trainmaster_operator.runtime.observability.job_metrics_page import JobMetrics
 from trainmaster_operator.runtime.observability.operator_gauges import LoopLag, observe
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.operator_settings import Settings
-from trainmaster_operator.runtime.pass_retries import PassRetries
+from trainmaster_operator.runtime.pass_retries import FIRST_RETRY_S, LONGEST_RETRY_S, PassRetries
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
+from trainmaster_operator.runtime.tasks_that_end_together import until_one_ends
 from trainmaster_operator.runtime.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ PASS_S_PER_POD = 200e-6
 
 def default_policies() -> Policies:
     """Return the planner and the builders of manifests."""
-    from trainmaster_operator.manifests.pods import pod_name, render_pod
+    from trainmaster_operator.manifests.job_pod import pod_name, render_pod
     from trainmaster_operator.manifests.services import build_service
     from trainmaster_operator.planning import plan
     from trainmaster_operator.planning.rounds.directives import directives
@@ -84,7 +84,7 @@ class Operator:
     ) -> None:
         self.settings = settings
         self.metrics = metrics or Metrics()
-        self.queue: WorkQueue[JobKey] = WorkQueue(chance)
+        self.queue: WorkQueue[JobKey] = WorkQueue(chance, FIRST_RETRY_S, LONGEST_RETRY_S)
         self.leader: Leadership = leader or Elector(cluster, clock, chance, settings.identity, settings.lease)
         self._policies = policies or default_policies()
         self._authenticator = authenticator or TokenHashes(self._policies.pod_name, clock)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.manifests.security import USER
-from trainmaster_operator.runtime.observability.job_metrics import FINISHED_S
+from trainmaster_operator.runtime.observability.job_metrics_page import FINISHED_S
 
 ANY = "any"  # For users and groups: the cluster or the image chooses.
 

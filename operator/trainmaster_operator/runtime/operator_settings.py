@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from trainmaster_operator.control.fleet import FleetSettings
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.runtime.leader.lease import LeaseSettings
-from trainmaster_operator.runtime.observability.job_metrics import FINISHED_S
+from trainmaster_operator.runtime.observability.job_metrics_page import FINISHED_S
 
 
 @dataclass(frozen=True)

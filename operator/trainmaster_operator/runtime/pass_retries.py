@@ -37,6 +37,8 @@ from trainmaster_operator.runtime.work_queue import ShutDown, WorkQueue
 
 log = logging.getLogger(__name__)
 
+FIRST_RETRY_S = 0.005  # After an error of a pass. The wait doubles with each further error of the job.
+LONGEST_RETRY_S = 1000.0
 CONFLICT_LIMIT_S = 0.5
 REFUSED_LIMIT_S = 30.0  # A role with too few rights may be corrected, and the operator gets no notice of that.
 OUTAGE_LIMIT_S = 5.0  # An API server that comes back is used soon, not after the back-off of a failing job.

@@ -40,12 +40,11 @@ from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.concurrency import run_all
-from trainmaster_operator.runtime.job_pass.error_conditions import ErrorConditions
+from trainmaster_operator.runtime.job_pass.error_conditions import ErrorConditions, without_reconcile_error
 from trainmaster_operator.runtime.job_pass.in_place_resize import Vertical
 from trainmaster_operator.runtime.job_pass.job_observer import JobObserver
 from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
-from trainmaster_operator.runtime.job_pass.pod_dns_names import JobService
+from trainmaster_operator.runtime.job_pass.pod_dns_names import DnsService, JobService
 from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
 from trainmaster_operator.runtime.job_pass.refused_pod_retries import Refusals
 from trainmaster_operator.runtime.job_pass.revisions import Revisions
@@ -54,13 +53,11 @@ from trainmaster_operator.runtime.lasting_api_failures import STATUS_WRITE, atte
 from trainmaster_operator.runtime.leader.leader_handover import Inherited
 from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.leader.operator_conflicts import Rivals
-from trainmaster_operator.runtime.node_health import Ledger
-from trainmaster_operator.runtime.node_taints import NodeTaints
+from trainmaster_operator.runtime.nodes.node_health import Ledger
+from trainmaster_operator.runtime.nodes.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
-from trainmaster_operator.runtime.observability.runtime_conditions import (
-    without_reconcile_error,
-)
+from trainmaster_operator.runtime.parallel_api_calls import run_all
 
 log = logging.getLogger(__name__)
 
@@ -148,8 +145,9 @@ class Reconciler:
         self._revisions = Revisions(cluster, leader, render, metrics)
         self._inherited = Inherited(cluster, pods, policies.pod_name)
         served = services.wrote if services is not None else lambda service: None
-        self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle, served)
-        self._service = JobService(clock, self._surroundings, services)
+        dns = DnsService(cluster, leader, policies.build_service, served)
+        self._surroundings = Surroundings(cluster, leader, dns, pod_defaults, ca_bundle)
+        self._service = JobService(clock, dns, services)
         self._errors = ErrorConditions(cluster, clock, jobs, leader, events, metrics, self._service)
         self._pod_writes = PodWrites(
             cluster,

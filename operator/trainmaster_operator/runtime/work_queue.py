@@ -14,19 +14,17 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-BASE_S = 0.005
-LIMIT_S = 1000.0
-
 
 class ShutDown(Exception):
     """The queue has been shut down and is empty."""
 
 
 class WorkQueue(Generic[K]):
-    """A queue that belongs to one event loop and uses its time. `jitter`: a back-off is between 1 - jitter and 1 of
+    """A queue that belongs to one event loop and uses its time. `base_s`, `limit_s`: the first and the longest
+    back-off of a key, in seconds, which doubles with each failure. `jitter`: a back-off is between 1 - jitter and 1 of
     its value."""
 
-    def __init__(self, chance: random.Random, base_s: float = BASE_S, limit_s: float = LIMIT_S, jitter: float = 0.5):
+    def __init__(self, chance: random.Random, base_s: float, limit_s: float, jitter: float = 0.5):
         self._random = chance
         self._base_s = base_s
         self._limit_s = limit_s

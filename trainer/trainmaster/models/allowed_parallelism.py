@@ -9,6 +9,12 @@ from collections.abc import Iterator, Mapping
 
 from trainmaster import models
 from trainmaster.contract.config import ContextConfig, PipelineConfig, TensorConfig, TrainingConfig, divisors
+from trainmaster.contract.config.refused_combinations import (
+    compression_refusal,
+    muon_refusal,
+    noise_refusal,
+    refused_compile,
+)
 from trainmaster.errors import ConfigError
 from trainmaster.models.model_facts import Facts
 
@@ -58,8 +64,9 @@ def _problems(config: TrainingConfig, facts: Facts) -> Iterator[str]:
     elif config.batch.autoMicro and config.outer is not None:
         yield "batch.autoMicro: the memory of islands can't be estimated; batch.micro would do"
     # These layouts come from `plan`, not from a person.
-    refusals = (config.compression_refusal(), config.muon_refusal(), config.compile_refusal(), config.noise_refusal())
-    yield from filter(None, refusals)
+    for rule in (compression_refusal, muon_refusal, refused_compile, noise_refusal):
+        if words := rule(config):
+            yield words
 
 
 def _sizes(config: TrainingConfig, facts: Facts) -> Iterator[str]:

@@ -171,8 +171,8 @@ def _last_words(error: BaseException) -> int:
     else:  # it may take its time, or end the process
         code = int(tell_last_words(error))
         code = _call_hook(error, code)
-    if "trainmaster.train.rescue" in sys.modules:
-        sys.modules["trainmaster.train.rescue"].park()
+    if "trainmaster.train.after_failure.rescue" in sys.modules:
+        sys.modules["trainmaster.train.after_failure.rescue"].park()
     return code
 
 

@@ -12,13 +12,13 @@ import sys
 from typing import Any
 
 from trainmaster import __version__
-from trainmaster.contract.wire import software
+from trainmaster.contract.wire import software_differences
 from trainmaster.errors import ConfigError
 from trainmaster.host import installed_versions, own_pod
 from trainmaster.rank import failure_message
 
 KEY = "software"
-PACKAGES = (software.TORCH, *software.FRAMEWORKS)
+PACKAGES = (software_differences.TORCH, *software_differences.FRAMEWORKS)
 
 
 def compare(store: Any) -> None:
@@ -28,7 +28,7 @@ def compare(store: Any) -> None:
     """
     pod, own = own_pod.name(), of_this_process()
     first_pod, first = json.loads(store.compare_set(KEY, "", json.dumps([pod, own])))
-    words = software.difference(first, first_pod, own, pod)
+    words = software_differences.difference(first, first_pod, own, pod)
     if words:
         raise ConfigError(words)
 
@@ -46,8 +46,8 @@ def of_this_process() -> dict[str, str]:
     """Return the software of this rank. Nothing is imported: a package that is not imported by now is left out."""
     versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in PACKAGES}
     return {
-        **software.program_of(os.environ),
+        **software_differences.program_of(os.environ),
         installed_versions.PYTHON: installed_versions.python_version(),
-        software.TRAINMASTER: __version__,
+        software_differences.TRAINMASTER: __version__,
         **{name: str(version) for name, version in versions.items() if isinstance(version, str)},
     }

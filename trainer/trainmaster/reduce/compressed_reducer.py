@@ -21,10 +21,11 @@ from trainmaster.checkpoint.state import capture
 from trainmaster.contract.config import CompressionConfig
 from trainmaster.parallel.local_shard import local
 from trainmaster.reduce.casts import Cast, Whole
-from trainmaster.reduce.compressed_size import matrix, of_sum
+from trainmaster.reduce.compressed_size import of_sum
 from trainmaster.reduce.compression_method import Method
 from trainmaster.reduce.counted_collectives import Wire
 from trainmaster.reduce.power_sgd import Matrix, PowerSGD
+from trainmaster.reduce.power_sgd_threshold import matrix
 from trainmaster.reduce.top_k import TopK
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from trainmaster.contract.config import CompressionConfig
+from trainmaster.reduce.power_sgd_threshold import matrix
 
 CHUNK = 1 << 22  # elements among which TopK chooses: few enough for 32-bit positions, and for the memory that takes
 WIDTH = 4  # bytes of an element
@@ -27,17 +28,6 @@ def of_gather(size: int, ranks: int) -> int:
 def whole_parts(elements: int, ranks: int) -> int:
     """Return the smallest number of elements, at least `elements`, that is a multiple of `ranks`."""
     return -(-elements // ranks) * ranks
-
-
-def matrix(shape: Sequence[int], rank: int) -> tuple[int, int] | None:
-    """Return (rows, columns) of the matrix that PowerSGD makes of a tensor.
-
-    Return None if its two factors would have more than half of its elements.
-    """
-    size = math.prod(shape)
-    ways = [(math.prod(shape[:i]), math.prod(shape[i:])) for i in range(1, len(shape))]
-    rows, columns = min(ways, key=sum, default=(1, size))
-    return (rows, columns) if 2 * rank * (rows + columns) <= size else None
 
 
 def chosen(elements: int, share: float) -> int:

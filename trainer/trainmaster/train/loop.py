@@ -33,13 +33,16 @@ from trainmaster.loggers import Loggers
 from trainmaster.loggers.logger_queue import LAST_WRITE_LIMIT_S
 from trainmaster.models import allowed_parallelism
 from trainmaster.optim import learning_rate, optimizer
-from trainmaster.parallel.blocks import precision
+from trainmaster.parallel.blocks.loss_scale import LossScale
 from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.rank import exception_verdict, injected_faults
 from trainmaster.rank.reporter import Reporter
 from trainmaster.reduce.diloco_islands import Outer
 from trainmaster.tools.profiling.profiler import Profiler
 from trainmaster.train import auto_micro_batch, determinism
+from trainmaster.train.after_failure.rescue import Rescue
+from trainmaster.train.after_failure.roll_forward import LastSums
+from trainmaster.train.after_failure.save_after_failure import save_after_failure
 from trainmaster.train.async_transfer import Reading, to_device
 from trainmaster.train.final_result import write_final_result
 from trainmaster.train.manifest_fields import manifest_fields
@@ -50,13 +53,10 @@ from trainmaster.train.measures.mfu import Utilization
 from trainmaster.train.measures.step_log import StepLog
 from trainmaster.train.passed_config import read_config
 from trainmaster.train.process_group import World
-from trainmaster.train.rescue import Rescue
-from trainmaster.train.roll_forward import LastSums
-from trainmaster.train.save_after_failure import save_after_failure
 from trainmaster.train.scheduled_evaluations import ScheduledEvaluations
 from trainmaster.train.step_gradients import StepGradients
+from trainmaster.train.step_in_flight import Prepared, StepRecord
 from trainmaster.train.step_numbers import StepNumbers
-from trainmaster.train.step_record import Prepared, StepRecord
 from trainmaster.train.stop_request import stop_binds
 
 
@@ -128,7 +128,7 @@ class Training:
         self.model: nn.Module = self.parallel.model
         self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer, config.precision)
         self.activations = memory_report.Activations(self.model)
-        self.scale = precision.LossScale(config.precision, world.device)
+        self.scale = LossScale(config.precision, world.device)
         self.gradients = StepGradients(
             config, self.parallel, self.source, self.scale, self.activations, self.noise, self.micro, self.accumulation
         )

@@ -13,10 +13,10 @@ from trainmaster.loggers import Loggers
 from trainmaster.parallel.forward_and_backward import Parallel
 from trainmaster.rank.reporter import Reporter
 from trainmaster.reduce.diloco_islands import Outer
+from trainmaster.train.after_failure.rescue import Rescue
 from trainmaster.train.measures.early_stopping import Scores
 from trainmaster.train.measures.evaluation import Evaluation
 from trainmaster.train.measures.step_log import StepLog
-from trainmaster.train.rescue import Rescue
 from trainmaster.train.step_numbers import StepNumbers
 
 

@@ -11,7 +11,7 @@ from trainmaster import data, parallel
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.data.prefetch import Prefetch
 from trainmaster.data.source import Source
-from trainmaster.parallel.blocks import precision
+from trainmaster.parallel.blocks.loss_scale import LossScale
 from trainmaster.parallel.forward_and_backward import Parallel
 from trainmaster.train.async_transfer import to_device
 from trainmaster.train.measures import memory_report
@@ -26,7 +26,7 @@ class StepGradients:
         config: TrainingConfig,
         parallel: Parallel,
         source: Source,
-        scale: precision.LossScale,
+        scale: LossScale,
         activations: memory_report.Activations,
         noise: NoiseScale | None,
         micro: int,

@@ -13,7 +13,7 @@ from typing import Any
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.errors import Diverged
 from trainmaster.loggers import Loggers
-from trainmaster.parallel.blocks import precision
+from trainmaster.parallel.blocks.loss_scale import exhausted
 from trainmaster.rank.reporter import Reporter
 from trainmaster.reduce.compressed_reducer import Reducer
 from trainmaster.reduce.diloco_islands import Outer
@@ -21,7 +21,7 @@ from trainmaster.tools.profiling.profiler import Profiler
 from trainmaster.train.measures.divergence import Divergence
 from trainmaster.train.measures.gradient_noise_scale import NoiseScale
 from trainmaster.train.measures.step_log import StepLog
-from trainmaster.train.step_record import StepRecord
+from trainmaster.train.step_in_flight import StepRecord
 
 
 class StepNumbers:
@@ -84,7 +84,7 @@ class StepNumbers:
     def check_sound(self, record: StepRecord) -> None:
         """Raise Diverged, with the samples of the step, if its numbers show that training diverges."""
         loss, norm, besides = record.numbers()
-        finding = self.divergence.finding(record.step, loss, norm) or precision.exhausted(record.step, besides)
+        finding = self.divergence.finding(record.step, loss, norm) or exhausted(record.step, besides)
         if finding:
             self._spoiled = record.step
             raise Diverged(finding, samples=self._samples_of(record.step))

@@ -24,9 +24,9 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from trainmaster.checkpoint.memory.memory_save_interval import MEASURED_SAVES
 from trainmaster.checkpoint.state.capture import is_sharded
 from trainmaster.checkpoint.state.checkpoint_session import Session
-from trainmaster.checkpoint.state.memory_save_interval import MEASURED_SAVES
 from trainmaster.checkpoint.state.prove_digests import Probe
 from trainmaster.checkpoint.state.resume_conditions import Resume
 from trainmaster.contract.wire import channel as wire
@@ -37,10 +37,10 @@ from trainmaster.errors import ConfigError, NotSaved, TrainmasterError
 from trainmaster.rank import exception_verdict, injected_faults
 from trainmaster.rank.reporter import Reporter
 from trainmaster.train import reported_steps
+from trainmaster.train.after_failure.rescue import Rescue
 from trainmaster.train.async_transfer import Reading
 from trainmaster.train.process_group import shared_store
 from trainmaster.train.random_generators import RandomGenerators
-from trainmaster.train.rescue import Rescue
 from trainmaster.train.stop_request import stop_binds
 
 _GENERATORS = "random_generators"

@@ -22,7 +22,8 @@ from trainmaster_operator.api.recovery_rules import unfit
 from trainmaster_operator.api.validation.problem import Path, placed
 
 if TYPE_CHECKING:
-    from trainmaster_operator.api.job_spec import JobSpec, WorkersSpec
+    from trainmaster_operator.api.job_spec import JobSpec
+    from trainmaster_operator.api.workers_spec import WorkersSpec
 
 Breach = tuple[Path, str]
 """(path within the spec of the field that a person would change, what is wrong)."""

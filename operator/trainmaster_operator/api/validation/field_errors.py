@@ -12,9 +12,19 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from trainmaster_operator.api.job_spec import SHAPES, DistributedTrainingJob
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.api.validation import partial_model
 from trainmaster_operator.api.validation.problem import Path, dotted, shown
+
+SHAPES = {
+    "sharedMemory": "an amount of memory such as 8Gi or 512Mi",
+    "claim": "the name of a PersistentVolumeClaim (lower-case letters, digits, '-' and '.')",
+    "hostPath": "an absolute path such as /mnt/checkpoints",
+    "managedBy": "a controller's name with its domain, such as kueue.x-k8s.io/multikueue,",
+    "limit": "an amount of memory such as 8Gi, or 0 for none,",
+}
+"""What a field with a pattern must contain, in words, because a regular expression is not readable in an error
+message."""
 
 _WORDS = {
     "bool": "true or false",

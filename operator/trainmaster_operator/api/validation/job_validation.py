@@ -16,7 +16,8 @@ from pydantic_core import ErrorDetails
 
 from trainmaster_operator.api import job_name
 from trainmaster_operator.api.api_group import API_VERSION, JOB_KIND
-from trainmaster_operator.api.job_spec import CheckpointSpec, DistributedTrainingJob, JobSpec
+from trainmaster_operator.api.checkpoint_spec import CheckpointSpec
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.validation import (
     cross_field_rules,
     field_errors,

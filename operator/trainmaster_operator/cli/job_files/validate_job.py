@@ -11,8 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster.contract.config import ParallelismConfig, TrainingSpec
-from trainmaster_operator.api.job_spec import CheckpointSpec, DistributedTrainingJob, JobSpec, WorkersSpec
+from trainmaster_operator.api.checkpoint_spec import CheckpointSpec
+from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.validation import job_validation, launch_command, partial_model, unknown_pod_fields
+from trainmaster_operator.api.workers_spec import WorkersSpec
 from trainmaster_operator.cli import kubeconfig
 from trainmaster_operator.cli.job_files.job_document import Document, in_namespace, load, refuse
 from trainmaster_operator.cli.kubeconfig import Where

@@ -13,10 +13,10 @@ from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cli.fault_injection.run_faults import Act, Fault
 from trainmaster_operator.cli.run import local_processes
 from trainmaster_operator.cluster.port import POD, NotFound, Object
-from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_faults import Trouble
 from trainmaster_operator.local.pod_process import faults_socket
 from trainmaster_operator.local.process_kubelet import LOST
-from trainmaster_operator.local.store_faults import Trouble
 
 ASK_TIMEOUT_S = 10.0
 

@@ -37,7 +37,7 @@ from trainmaster_operator.cli.fault_injection.run_faults import FaultServer
 from trainmaster_operator.cli.output_folder import MEMORY, REPORT, STATUS
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.report import run_report
-from trainmaster_operator.cli.run import local_processes, operator_address
+from trainmaster_operator.cli.run import local_processes, operator_address, operator_restarts
 from trainmaster_operator.cli.run.local_faults import Troublemaker
 from trainmaster_operator.cli.run.prepared_run import Prepared
 from trainmaster_operator.cli.run.rank_0_output import Rank0Output, Teller
@@ -49,10 +49,10 @@ from trainmaster_operator.cluster.port import DELETED, JOB, Object
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.session_tokens import KEY_BYTES
 from trainmaster_operator.local import process_tree
-from trainmaster_operator.local.memory_cluster import MemoryCluster
-from trainmaster_operator.local.memory_store import MemoryStore
-from trainmaster_operator.local.store_faults import Trouble
-from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
+from trainmaster_operator.local.api_server.memory_store import MemoryStore
+from trainmaster_operator.local.api_server.store_faults import Trouble
+from trainmaster_operator.local.api_server.store_server import StoreServer
 from trainmaster_operator.planning.facts.job_state import JobPhase
 
 RANKS_EVERY_S = 1.0
@@ -194,7 +194,7 @@ class LocalRun:
             raise failure
         return self._conclude(failure, list(unfired_faults.sentences(faults.waiting, self._scene.status)))
 
-    def _children(self, run_dir: Path) -> tuple[local_processes.Operator, local_processes.Kubelet]:
+    def _children(self, run_dir: Path) -> tuple[operator_restarts.Operator, local_processes.Kubelet]:
         out, logs = self._folder.path, self._folder.logs
         fd = self._prepared.control.fileno()
         variables = {names.OUTPUT_DIR: str(out)}  # For every pod.
@@ -208,7 +208,7 @@ class LocalRun:
         if self._prepared.faults:
             variables[names.FAULTS] = self._prepared.faults
             variables[names.FAULT_SOCKET] = str(run_dir / "faults.sock")
-        operator = local_processes.Operator(
+        operator = operator_restarts.Operator(
             [
                 *("--store", str(run_dir / API), "--control-fd", str(fd), "--control-url", self._url),
                 *("--extra-env", json.dumps(variables)),
@@ -274,7 +274,7 @@ class LocalRun:
         text = f"the operator died ({how}), and a new one starts; ranks that train continue. Its log is {log}"
         self._display.tell(News("operator", text, Tone.WARNING))
 
-    async def _look_at_ranks(self, operator: local_processes.Operator) -> None:
+    async def _look_at_ranks(self, operator: operator_restarts.Operator) -> None:
         """Read what is known about the ranks, for the picture and the memory curves only, and notice when the
         operator is back."""
         back = OperatorBack()

@@ -83,7 +83,7 @@ class AgentRecord:
     loaded: bool = False
     draining: bool = False
     warming: bool = False  # True if the process from which ranks are forked is not ready.
-    software: dict[str, str] = field(default_factory=dict)  # The software that its ranks run, see `wire.software`.
+    software: dict[str, str] = field(default_factory=dict)  # What its ranks run: `wire.software_differences`.
     clock: dict[str, float] = field(default_factory=dict)
     # By phase: [count, typical, longest, total], in seconds.
     pauses: dict[str, list[float]] = field(default_factory=dict)

@@ -24,8 +24,6 @@ ADVICE = {
     Cause.FENCED: "another job writes into the same checkpoint directory",
     Cause.CHECKPOINT_FAILED: "all steps are done, but the last one could not be saved",
 }
-EVERY_RANK = "every rank failed in this way before its first step, so a restart would not help"
-TWICE = "the job failed twice in this way before its first step, so a third try would not help"
 
 _EXCEPTION = re.compile(r"[A-Za-z_]\w*(?=:)")
 """The type of an exception at the beginning of its message."""

@@ -13,7 +13,6 @@ from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.failure import (
     drain,
     early_leaver,
-    final_failure,
     pod_differences,
     unstartable_program,
 )
@@ -39,7 +38,7 @@ def find_first_cause(view: View) -> Fault | None:
     hopeless = unstartable_program.on_every_rank(view, verdicts)
     if hopeless is not None and hopeless.verdict is not None:
         fault = of_verdict(view, hopeless, hopeless.verdict, fatal=True, floor=Rung.IN_PLACE)
-        return replace(fault, hopeless=final_failure.EVERY_RANK)
+        return replace(fault, hopeless=unstartable_program.EVERY_RANK)
     if (differing := pod_differences.differing_pods(view)) is not None:
         return differing
     found = drain.saved(view) or ended_pods.ended(view) or ended_pods.replaced(view) or _store_lost(view)

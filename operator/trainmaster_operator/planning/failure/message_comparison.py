@@ -10,14 +10,6 @@ from trainmaster_operator.planning.facts.fault import MESSAGE
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|(?:/[^\s'\":,;()]+)+|\b[0-9a-fA-F]{8,}\b|\d+")
 """What differs between ranks and between tries: addresses, paths, identifiers, numbers."""
 
-_FRAME = re.compile(r'^ *(File ".+", line \d+, in .+)$', re.MULTILINE)
-
-
-def raised_at(traceback: str) -> str:
-    """Return the last frame of a traceback: the file, the line and the function; "" if there is none."""
-    frames = _FRAME.findall(traceback)
-    return frames[-1] if frames else ""
-
 
 def way_of(verdict: Verdict) -> tuple[str, int | None, str]:
     """Return in which way a rank failed: its cause, its exit code, and its message without what varies."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from trainmaster.contract.wire import Cause, software
+from trainmaster.contract.wire import Cause, software_differences
 from trainmaster_operator.planning.facts.fault import Fault, of_pods
 from trainmaster_operator.planning.facts.observation import AgentRecord, PodRecord
 from trainmaster_operator.planning.facts.view import View
@@ -24,7 +24,7 @@ def differing_pods(view: View) -> Fault | None:
             kinds.setdefault(id(agent.software), (pod, agent))
     # All pairs are compared, because the first pod need not report everything that a later one reports.
     for (one_pod, one), (pod, agent) in combinations(kinds.values(), 2):
-        words = software.difference(one.software, one_pod.name, agent.software, pod.name)
+        words = software_differences.difference(one.software, one_pod.name, agent.software, pod.name)
         if words:
             return of_pods(view, Cause.CONFIG_ERROR, words, (agent.slot,), pod, fatal=True)
     return None

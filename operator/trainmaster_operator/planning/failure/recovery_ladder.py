@@ -29,7 +29,7 @@ from trainmaster_operator.planning.failure import (
 from trainmaster_operator.planning.failure.final_failure import fail
 from trainmaster_operator.planning.lifecycle import elastic_resize, recovery_clock
 from trainmaster_operator.planning.lifecycle.recovery_clock import RECOVERIES
-from trainmaster_operator.planning.placement import pod_slots
+from trainmaster_operator.planning.placement import pods_to_create
 from trainmaster_operator.planning.rounds import open_round
 
 _RUNGS = {
@@ -70,7 +70,7 @@ def _by_cause(view: View, fault: Fault) -> Change:
     if fault.fatal:
         return fail(view, fault, final_failure.explain_fatal(fault))
     if repeated_failure.is_repeated(view, fault):
-        return fail(view, fault, f"{final_failure.TWICE}: {fault.message}")
+        return fail(view, fault, f"{repeated_failure.TWICE}: {fault.message}")
     if _is_free(fault, view.status.spent, view.highest_step()):
         return _free_restart(view, fault)
     if fault.cause is Cause.FENCED:
@@ -136,10 +136,10 @@ def _restart(view: View, fault: Fault, rung: Rung, charged: Rung, how: str = "",
         fields = open_round.reopened(view)
         what = "the ranks restart in place"
     elif rung is Rung.POD:
-        fields = {**open_round.reopened(view, fault.slots), "incarnations": pod_slots.raised(view, fault.slots)}
+        fields = {**open_round.reopened(view, fault.slots), "incarnations": pods_to_create.raised(view, fault.slots)}
         what = "the pod is replaced" if len(fault.slots) == 1 else f"{len(fault.slots)} pods are replaced"
     else:
-        fields = {**open_round.forming(view), "roundMap": "", "incarnations": pod_slots.all_raised(view)}
+        fields = {**open_round.forming(view), "roundMap": "", "incarnations": pods_to_create.all_raised(view)}
         what = "all pods are replaced"
     limits, step = view.spec.recovery.budget, view.highest_step()
     what = " ".join(part for part in (what, how, f"as {fault.rule} says" if fault.rule else "") if part)

@@ -18,12 +18,14 @@ from trainmaster.contract.wire import Cause, Recurrence
 from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import Recovery, Rung
+from trainmaster_operator.planning.facts.stack_frames import raised_at
 from trainmaster_operator.planning.facts.timestamps import seconds_of, since
 from trainmaster_operator.planning.facts.view import View, stepped_to
 from trainmaster_operator.planning.failure import failure_budget
 from trainmaster_operator.planning.failure.failure_budget import LADDER
-from trainmaster_operator.planning.failure.message_comparison import raised_at, without_what_varies
+from trainmaster_operator.planning.failure.message_comparison import without_what_varies
 
+TWICE = "the job failed twice in this way before its first step, so a third try would not help"
 UNSEEN_S = 600.0
 """If no step of the job is known, perhaps because its steps cannot be counted: seconds after its start for which a
 round counts as one without a step."""
@@ -85,7 +87,7 @@ def _came_from_the_same_line(view: View, fault: Fault) -> bool:
     """Return whether this failure and the last one came from the same line of the same file."""
     last = view.status.lastFailure
     place = raised_at(fault.traceback)
-    return last is not None and place != "" and raised_at(last.traceback) == place
+    return last is not None and place[0] != "" and raised_at(last.traceback) == place
 
 
 def _answered(recovery: Recovery, fault: Fault, step: int) -> bool:

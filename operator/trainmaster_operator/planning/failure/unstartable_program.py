@@ -13,6 +13,7 @@ from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.failure.message_comparison import way_of
 from trainmaster_operator.planning.failure.repeated_failure import is_early
 
+EVERY_RANK = "every rank failed in this way before its first step, so a restart would not help"
 OTHERS_WAIT_S = 5.0
 """Seconds for which the verdict of a program that certainly cannot start on one rank waits for the other ranks,
 which import for seconds and at different speeds."""

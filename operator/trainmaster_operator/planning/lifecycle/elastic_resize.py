@@ -23,7 +23,7 @@ from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.lifecycle import recovery_clock
 from trainmaster_operator.planning.lifecycle.recovery_clock import RECOVERIES
-from trainmaster_operator.planning.placement import pod_slots
+from trainmaster_operator.planning.placement import pods_to_create
 from trainmaster_operator.planning.rounds import allowed_sizes, open_round
 
 HEARD_AFTER_S = 3.0
@@ -145,7 +145,7 @@ def shrink(view: View, fault: Fault) -> Change | None:
         warning("Recovering", words),
         phase=JobPhase.RECOVERING,
         round=number,
-        incarnations=pod_slots.raised(view, fault.slots),
+        incarnations=pods_to_create.raised(view, fault.slots),
         restarts=status.restarts.model_copy(update={"shrink": status.restarts.shrink + 1}),
         lastFailure=fault.record(view),
         recoveries=[*status.recoveries, recovery][-RECOVERIES:],

@@ -10,7 +10,7 @@ from trainmaster_operator.planning.facts.observation import JobSpec, Observation
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import WORKER, View
 from trainmaster_operator.planning.lifecycle import revision
-from trainmaster_operator.planning.placement.pod_slots import all_raised
+from trainmaster_operator.planning.placement.pods_to_create import all_raised
 from trainmaster_operator.planning.rounds import allowed_sizes
 
 

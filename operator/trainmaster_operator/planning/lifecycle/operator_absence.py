@@ -3,10 +3,10 @@ was written meanwhile."""
 
 from __future__ import annotations
 
+from trainmaster_operator.planning.eta_column import duration
 from trainmaster_operator.planning.facts.job_state import Condition, JobState
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.status_mapping import duration
 
 ABSENT = "OperatorAbsent"
 SHORTEST_S = 30.0

@@ -14,7 +14,7 @@ from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.lifecycle import revision, stop_messages
 from trainmaster_operator.planning.lifecycle.recovery_clock import wall_s
-from trainmaster_operator.planning.placement import pod_slots
+from trainmaster_operator.planning.placement import pods_to_create
 from trainmaster_operator.planning.rounds import allowed_sizes, open_round
 
 
@@ -60,13 +60,13 @@ def resume(view: View) -> Change | None:
     slots = size + view.spec.workers.spares
     untouched = status.round == 0 and not view.observed.pods and slots == view.slots
     kept = untouched and status.revision == view.observed.revision
-    following = status.workers.nextIncarnation if kept else pod_slots.next_incarnation(view)
+    following = status.workers.nextIncarnation if kept else pods_to_create.next_incarnation(view)
     return changed(
         status,
         normal("Resumed", f"the job continues in {counted(slots, 'new pod')}"),
         phase=JobPhase.PENDING,
         **revision.begun(view.spec, status, view.observed),
-        incarnations=status.incarnations if kept else pod_slots.all_raised(view, slots),
+        incarnations=status.incarnations if kept else pods_to_create.all_raised(view, slots),
         round=status.round + 1 if view.round_is_open else status.round,
         startTime=rfc3339(view.now),
         roundMap="",

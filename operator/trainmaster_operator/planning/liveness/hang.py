@@ -13,19 +13,19 @@ limit, only a rank that the kernel reports as stopped counts as hanging.
 from __future__ import annotations
 
 from trainmaster.contract.wire import Cause, RankReport, RankState, Recurrence
+from trainmaster_operator.api.hang_and_straggler_spec import HANG_LIMIT_S, HangMode
 from trainmaster_operator.api.job_spec import Framework
-from trainmaster_operator.api.recovery_spec import HANG_LIMIT_S, HangMode
 from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
 from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.fault import TRACEBACK, Fault
 from trainmaster_operator.planning.facts.frozen_record import dataclass
 from trainmaster_operator.planning.facts.job_state import JobState, Suspicion
 from trainmaster_operator.planning.facts.observation import AgentRecord, JobSpec, PlannedEvent, PodRecord
+from trainmaster_operator.planning.facts.stack_frames import innermost, is_in_own_code, place, waits
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import BEFORE_STEPS, View, stepped_to
 from trainmaster_operator.planning.liveness.hang_thresholds import SHORTEST_S, limits
 from trainmaster_operator.planning.liveness.late_round_start import find_late_agent, measure_round_age_s
-from trainmaster_operator.planning.liveness.rank_stack import innermost, is_in_own_code, place, waits
 
 WATCHED = (*BEFORE_STEPS, "STEP", "SAVE", "EVAL")
 """Phases in which silence counts. Ranks may be silent while they end, but a stopped rank counts in every phase."""

@@ -13,7 +13,7 @@ from statistics import median, median_low
 from typing import NamedTuple
 
 from trainmaster.contract.wire import Cause, RankReport, RankState
-from trainmaster_operator.api.recovery_spec import StragglerAction
+from trainmaster_operator.api.hang_and_straggler_spec import StragglerAction
 from trainmaster_operator.planning.facts.change import Change, changed, warning
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung, Straggler

@@ -12,15 +12,14 @@ from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.change import Change, changed, known_condition, warning
 from trainmaster_operator.planning.facts.job_state import JobState
-from trainmaster_operator.planning.facts.node_suspicion import Mark, Suspicion
+from trainmaster_operator.planning.facts.node_suspicion import EXCLUDED_FROM, MOST, WEIGHTS, Mark, Suspicion, score
 from trainmaster_operator.planning.facts.observation import Observation, PodRecord
 from trainmaster_operator.planning.facts.timestamps import seconds_of, since
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.placement import scheduling_gates
 from trainmaster_operator.planning.placement.gang_release import SCHEDULED
-from trainmaster_operator.planning.placement.node_score import EXCLUDED_FROM, MOST, WEIGHTS, score
-from trainmaster_operator.planning.placement.pod_slots import raised
-from trainmaster_operator.planning.placement.stale_pods import ignored
+from trainmaster_operator.planning.placement.pods_to_create import raised
+from trainmaster_operator.planning.placement.replaced_pods import ignored
 
 SHARE = 0.2
 """Largest share of the known nodes that is avoided; if two nodes or more are known, at least one may be avoided."""

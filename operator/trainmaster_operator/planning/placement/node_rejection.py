@@ -13,7 +13,7 @@ from trainmaster_operator.planning.facts.change import Change, changed, conditio
 from trainmaster_operator.planning.facts.job_state import ReleasedStatus
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.placement import pod_slots, stale_pods
+from trainmaster_operator.planning.placement import pods_to_create, replaced_pods
 from trainmaster_operator.planning.placement.gang_release import SCHEDULED
 from trainmaster_operator.planning.placement.pending_pods import MESSAGE, first_of
 
@@ -26,7 +26,7 @@ def due_s(view: View) -> float | None:
     if view.round_is_open:
         return None
     waits = [
-        stale_pods.UNHEARD_S - pod.unheard_s
+        replaced_pods.UNHEARD_S - pod.unheard_s
         for pod in view.pods
         if pod is not None and pod.unheard_s and not pod.deleting
     ]
@@ -38,7 +38,7 @@ def replace_rejected_pods(view: View) -> Change | None:
     if view.round_is_open:
         return None
     pods = [pod for pod in view.pods if pod is not None]
-    turned_away = [pod for pod in pods if pod.rejected or (stale_pods.ignored(pod) and not pod.deleting)]
+    turned_away = [pod for pod in pods if pod.rejected or (replaced_pods.ignored(pod) and not pod.deleting)]
     if not turned_away:
         return None
     times = (view.status.released.times if view.status.released is not None else 0) + 1
@@ -58,7 +58,7 @@ def replace_rejected_pods(view: View) -> Change | None:
     return changed(
         view.status,
         warning(Cause.REFUSED.value, f"{words[:MESSAGE]}; the operator creates a new pod in {wait:.0f} s"),
-        incarnations=pod_slots.raised(view, tuple(pod.slot for pod in turned_away)),
+        incarnations=pods_to_create.raised(view, tuple(pod.slot for pod in turned_away)),
         released=ReleasedStatus(times=times, retryAt=rfc3339(view.now + wait)),
         conditions=first_of(view.status, wanted),
     )

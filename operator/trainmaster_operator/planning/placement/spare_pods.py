@@ -11,7 +11,7 @@ from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import ENDED, View
 from trainmaster_operator.planning.liveness import silent_agents
-from trainmaster_operator.planning.placement import pod_slots
+from trainmaster_operator.planning.placement import pods_to_create
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 300.0
@@ -28,7 +28,7 @@ def replace(view: View) -> Change | None:
     return changed(
         view.status,
         normal("SpareReplaced", f"{_replaced(len(lost))}: slot {', '.join(map(str, lost[:8]))}"),
-        incarnations=pod_slots.raised(view, lost),
+        incarnations=pods_to_create.raised(view, lost),
         workers=workers.model_copy(
             update={"replacedAt": rfc3339(view.now), "replacements": workers.replacements + 1 if again else 1}
         ),

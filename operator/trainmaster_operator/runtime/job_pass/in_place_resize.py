@@ -26,10 +26,10 @@ from trainmaster_operator.manifests.resources import Amount, amounts, changes, w
 from trainmaster_operator.planning.facts.observation import EventType, PodRecord
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry, own_pods
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
-from trainmaster_operator.runtime.concurrency import run_all
 from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.observability.events import EventWriter
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
+from trainmaster_operator.runtime.parallel_api_calls import run_all
 
 
 class Vertical:

@@ -18,9 +18,9 @@ from trainmaster_operator.runtime.job_pass.pod_event_diagnosis import Troubles
 from trainmaster_operator.runtime.job_pass.refused_pod_retries import Refusals
 from trainmaster_operator.runtime.job_pass.revisions import Kept
 from trainmaster_operator.runtime.leader.lease import Leadership
-from trainmaster_operator.runtime.node_health import Ledger
-from trainmaster_operator.runtime.node_taints import NodeTaints
-from trainmaster_operator.runtime.scale_up_signs import NewPlacesSeen
+from trainmaster_operator.runtime.nodes.node_health import Ledger
+from trainmaster_operator.runtime.nodes.node_taints import NodeTaints
+from trainmaster_operator.runtime.nodes.scale_up_signs import NewPlacesSeen
 
 
 class JobObserver:

@@ -5,46 +5,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.job_spec import DistributedTrainingJob
-from trainmaster_operator.cluster.port import CLAIM, CONFIG_MAP, JOB, SERVICE, ApiError, Cluster, NotFound, Object
+from trainmaster_operator.cluster.port import CLAIM, CONFIG_MAP, ApiError, Cluster, NotFound
 from trainmaster_operator.manifests.ca_config_map import build_ca_bundle
 from trainmaster_operator.manifests.claim_access_modes import claim_problem, serves_one_node
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.manifests.services import MANY
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import JobKey
-from trainmaster_operator.runtime.job_pass.refused_pod_retries import NAME_IN_USE, NAME_TAKEN, Refused
+from trainmaster_operator.runtime.job_pass.pod_dns_names import DnsService
+from trainmaster_operator.runtime.job_pass.refused_pod_retries import Refused
 from trainmaster_operator.runtime.lasting_api_failures import attempting
 from trainmaster_operator.runtime.leader.lease import Leadership
 
 log = logging.getLogger(__name__)
-
-
-def check_owner(kind: str, found: Object, record: JobRecord) -> None:
-    """Raise Refused unless this job controls the object that has the name it needs."""
-    name = found["metadata"]["name"]
-    owner = next((o for o in found["metadata"].get("ownerReferences") or [] if o.get("controller")), None)
-    if owner is not None and owner.get("uid") == record.uid:
-        return
-    if owner is not None and (owner.get("kind"), owner.get("name")) == (JOB, record.key.name):
-        raise Refused(NAME_IN_USE, f"{kind} {name} of a previous job with this name still exists")
-    raise Refused(NAME_TAKEN, f"{kind} {name} exists and belongs to something else: delete it, or rename the job")
-
-
-def _holds(found: Any, wanted: Any) -> bool:
-    """Return whether `found` contains everything in `wanted`."""
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(key in found and _holds(found[key], wanted[key]) for key in wanted)
-    if isinstance(wanted, list):
-        return (
-            isinstance(found, list)
-            and len(found) == len(wanted)
-            and all(_holds(a, b) for a, b in zip(found, wanted, strict=True))
-        )
-    return bool(found == wanted)
 
 
 class Surroundings:
@@ -54,22 +28,18 @@ class Surroundings:
         self,
         cluster: Cluster,
         leader: Leadership,
-        build_service: Callable[[DistributedTrainingJob], Object],
+        dns: DnsService,
         defaults: PodDefaults,
         ca_bundle: Callable[[], str] | None,
-        served: Callable[[Object], object] = lambda service: None,
     ) -> None:
-        """`served`: called with each Service that was found or created."""
         self._cluster = cluster
-        self._tell_served = served
         self._leader = leader
-        self._build_service = build_service
+        self._dns = dns
         self._in_cluster = defaults.in_cluster
         self._ca_bundle = ca_bundle
         self._bundles: dict[str, str] = {}  # The bundle that each namespace has.
         self._reminded: set[str] = set()  # Namespaces that this leader has checked once.
         self._ready: dict[JobKey, tuple[str, str]] = {}  # Uid and revision of jobs whose pods may be created.
-        self._served: dict[JobKey, str] = {}  # Uids of jobs that have their Service.
         self._one_node: dict[JobKey, str] = {}  # Names of claims that only one node can mount.
 
     async def prepare(self, record: JobRecord) -> None:
@@ -82,7 +52,7 @@ class Surroundings:
         if self._ready.get(record.key) == run:
             return
         known = await self._claim(record)
-        await self._service(record, make=not _is_large(record))
+        await self._dns.prepare(record)
         if known:
             self._ready[record.key] = run
 
@@ -90,16 +60,6 @@ class Surroundings:
         """Return the name of the job's claim if only one node can mount it, else "". It is known after `prepare` was
         called."""
         return self._one_node.get(key, "")
-
-    def lacks_service(self, record: JobRecord) -> bool:
-        """Return whether the job still needs its Service, as far as it is known here. Only a job with many pods can
-        have pods without its Service."""
-        return _is_large(record) and self._served.get(record.key) != record.uid
-
-    async def serve(self, record: JobRecord) -> None:
-        """Create the job's Service. Raise Refused and ApiError."""
-        await self._service(record)
-        self._served[record.key] = record.uid
 
     async def tell_bundle(self, namespaces: Iterable[str]) -> None:
         """Write the operator's certificates into these namespaces. A failure is logged."""
@@ -122,7 +82,7 @@ class Surroundings:
 
     def forget(self, key: JobKey) -> None:
         self._ready.pop(key, None)
-        self._served.pop(key, None)
+        self._dns.forget(key)
         self._one_node.pop(key, None)
 
     async def _bundle(self, namespace: str) -> None:
@@ -136,30 +96,6 @@ class Surroundings:
         with attempting(f"ConfigMap {body['metadata']['name']} can't be written"):
             await self._cluster.apply(CONFIG_MAP, body)
         self._bundles[namespace] = bundle
-
-    async def _service(self, record: JobRecord, make: bool = True) -> None:
-        """Apply the Service, so that it gets the form of a newer operator, but never change a Service of somebody
-        else."""
-        assert record.job is not None
-        body = self._build_service(record.job)
-        name = body["metadata"]["name"]
-        with attempting(f"Service {name} can't be created or changed"):
-            await self._apply_service(record, name, body, make)
-
-    async def _apply_service(self, record: JobRecord, name: str, body: Object, make: bool) -> None:
-        try:
-            found = await self._cluster.get(SERVICE, record.key.namespace, name)
-        except NotFound:
-            pass
-        else:
-            check_owner(SERVICE, found, record)
-            if _holds(found, body):
-                self._tell_served(found)
-                return
-        if not make:
-            return
-        self._leader.check()
-        self._tell_served(await self._cluster.apply(SERVICE, body))
 
     async def _claim(self, record: JobRecord) -> bool:
         """Return whether everything is known about the job's claim. The scheduler reports a claim that does not
@@ -182,8 +118,3 @@ class Surroundings:
         if pods > 1 and serves_one_node(claim):
             self._one_node[record.key] = volume.claim
         return True
-
-
-def _is_large(record: JobRecord) -> bool:
-    assert record.job is not None
-    return record.job.spec.workers.replicas >= MANY

@@ -7,21 +7,22 @@ from collections.abc import Sequence
 
 from trainmaster_operator.cluster.port import POD, AlreadyExists, ApiError, Cluster, Conflict, Invalid, NotFound
 from trainmaster_operator.manifests.controller_revision import Run
+from trainmaster_operator.manifests.job_pod import fill_pod
 from trainmaster_operator.manifests.object_names import CURRENT
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.manifests.pods import fill_pod
 from trainmaster_operator.planning.facts.observation import EventType, PodToCreate, PodToDelete
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.concurrency import run_all
-from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings, check_owner
+from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
+from trainmaster_operator.runtime.job_pass.name_conflicts import check_owner
 from trainmaster_operator.runtime.job_pass.refused_pod_retries import NAME_IN_USE, Refusals, Refused, refused
 from trainmaster_operator.runtime.lasting_api_failures import attempting, words_of
 from trainmaster_operator.runtime.leader.lease import Leadership
-from trainmaster_operator.runtime.node_taints import NodeTaints
+from trainmaster_operator.runtime.nodes.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
+from trainmaster_operator.runtime.parallel_api_calls import run_all
 
 log = logging.getLogger(__name__)
 

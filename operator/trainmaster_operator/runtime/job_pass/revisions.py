@@ -27,7 +27,7 @@ from trainmaster_operator.manifests.controller_revision import (
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import JobKey
-from trainmaster_operator.runtime.job_pass.job_prerequisites import check_owner
+from trainmaster_operator.runtime.job_pass.name_conflicts import check_owner
 from trainmaster_operator.runtime.job_pass.refused_pod_retries import Refused
 from trainmaster_operator.runtime.lasting_api_failures import attempting
 from trainmaster_operator.runtime.leader.lease import Leadership

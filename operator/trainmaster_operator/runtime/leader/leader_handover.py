@@ -16,8 +16,8 @@ from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.view import WORKER
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry, own_pods, owning_job
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
-from trainmaster_operator.runtime.concurrency import run_all
 from trainmaster_operator.runtime.lasting_api_failures import attempting
+from trainmaster_operator.runtime.parallel_api_calls import run_all
 
 
 class Inherited:

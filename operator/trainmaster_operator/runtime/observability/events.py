@@ -12,6 +12,7 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 from trainmaster_operator.api.api_group import API_VERSION
@@ -21,7 +22,6 @@ from trainmaster_operator.runtime.cache.cache_records import JobRecord
 from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.lasting_api_failures import may_pass
-from trainmaster_operator.runtime.observability.runtime_conditions import timestamp
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,11 @@ class _Content(NamedTuple):
     type: str
     reason: str
     message: str
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time in seconds since 1970 as RFC 3339, in UTC with milliseconds."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass

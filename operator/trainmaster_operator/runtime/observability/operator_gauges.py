@@ -1,5 +1,5 @@
 """Metrics of the whole operator that are computed when they are read. Only the leader reports those about jobs, so
-that a sum over replicas counts each job once. Those of single jobs are in job_metrics.py."""
+that a sum over replicas counts each job once. Those of single jobs are in job_metrics_page.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer
 from trainmaster_operator.runtime.lasting_api_failures import REASONS, ApiFailures
 from trainmaster_operator.runtime.leader.lease import Leadership
-from trainmaster_operator.runtime.observability.job_samples import UNREADABLE
+from trainmaster_operator.runtime.observability.job_metric_values import UNREADABLE
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 
 LAG_LOOK_S = 1.0

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the operator. Labels are bounded: there is no series per pod, rank or job (job_metrics.py
+"""Prometheus metrics of the operator. Labels are bounded: there is no series per pod, rank or job (job_metrics_page.py
 has those of single jobs). Series with known label values exist from the start with value 0, because increase()
 ignores the first value of a series. docs/metrics.md is generated from these."""
 

@@ -6,7 +6,6 @@ round and return variables. Nothing here imports a framework; hooks get the modu
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -145,12 +144,3 @@ def from_numbers(env: Mapping[str, str]) -> Facts:
         store_host=env["MASTER_ADDR"],
         store_port=int(env["MASTER_PORT"]),
     )
-
-
-_DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/accel", "/dev/dxg", "/dev/dri/renderD128")
-
-
-def has_accelerator(env: Mapping[str, str]) -> bool:
-    """Return True if this pod has the device files of an accelerator, and its ranks may use it."""
-    hidden = env.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles")
-    return not hidden and any(os.path.exists(path) for path in _DEVICE_FILES)

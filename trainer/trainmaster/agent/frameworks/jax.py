@@ -12,7 +12,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch, from_numbers, has_accelerator
+from trainmaster.agent.frameworks.accelerators import has_accelerator
+from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch, from_numbers
 from trainmaster.contract.wire import environment
 
 COORDINATOR = "JAX_COORDINATOR_ADDRESS"

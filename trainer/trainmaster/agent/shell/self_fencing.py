@@ -16,8 +16,8 @@ from collections.abc import Mapping
 LEASE_S = 15.0
 LOOK_S = 1.0
 CONNECT_S = 2.0
-"""After its last answer the operator waits for 20 s (`SCRIPT_FORCE_AFTER_S` of `planning.placement.pod_slots`): longer
-than all three together."""
+"""After its last answer the operator waits for 20 s (`SCRIPT_FORCE_AFTER_S` of `planning.placement.replaced_pods`):
+longer than all three together."""
 
 
 def api_server(env: Mapping[str, str]) -> tuple[str, int] | None:

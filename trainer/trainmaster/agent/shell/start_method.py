@@ -15,7 +15,7 @@ from dataclasses import replace
 from trainmaster.agent.shell import known_imports
 from trainmaster.agent.shell.known_imports import KnownImports
 from trainmaster.agent.shell.launching.agent_settings import Settings
-from trainmaster.agent.shell.ranks.learning_policy import Lessons
+from trainmaster.agent.shell.ranks.import_learning_times import Lessons
 from trainmaster.agent.shell.ranks.rank_process import Rank
 from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.agent.shell.ranks.unobserved_steps import STARTED_WELL_S

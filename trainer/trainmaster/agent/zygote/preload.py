@@ -27,7 +27,7 @@ from trainmaster.rank import import_log
 MODULES = "TRAINMASTER_ZYGOTE_MODULES"  # comma-separated, imported by the pristine zygote; "": fork nothing
 DEFAULT_MODULES = (
     "torch,torch.distributed,torch.distributed.fsdp,torch.distributed.checkpoint,torch._dynamo,"
-    "trainmaster.train.loop,trainmaster.data.token_windows,trainmaster.models.gpt,trainmaster.models.moe,"
+    "trainmaster.train.loop,trainmaster.data.token_windows,trainmaster.models.gpt,trainmaster.models.moe_router_and_balance,"
     "trainmaster.models.initialization,encodings.idna"
 )
 TRIAL_S = 20.0

@@ -18,11 +18,11 @@ import torch
 from trainmaster.checkpoint.files import peer_client
 from trainmaster.checkpoint.files.memory_tier import RamFolder
 from trainmaster.checkpoint.files.storage import open_storage
+from trainmaster.checkpoint.memory.memory_save_interval import Interval
+from trainmaster.checkpoint.memory.memory_saver import RamSaver
+from trainmaster.checkpoint.memory.memory_snapshot import LocalState
+from trainmaster.checkpoint.memory.nearest_memory_copy import Memory
 from trainmaster.checkpoint.state import capture, restore_objects
-from trainmaster.checkpoint.state.memory_save_interval import Interval
-from trainmaster.checkpoint.state.memory_saver import RamSaver
-from trainmaster.checkpoint.state.memory_snapshot import LocalState
-from trainmaster.checkpoint.state.nearest_memory_copy import Memory
 from trainmaster.checkpoint.state.resume import Checkpoint, agree
 from trainmaster.checkpoint.state.resume_conditions import Resume
 from trainmaster.checkpoint.state.save_shares import Place, owned

@@ -24,9 +24,9 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from trainmaster.checkpoint.files.storage import Storage
+from trainmaster.checkpoint.memory.nearest_memory_copy import RamFile
 from trainmaster.checkpoint.state import capture
 from trainmaster.checkpoint.state.file_layout import DTYPES
-from trainmaster.checkpoint.state.nearest_memory_copy import RamFile
 from trainmaster.contract.wire.checkpoint_format import Chunk, Manifest, TensorIndex
 from trainmaster.errors import ConfigError
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from trainmaster.checkpoint.files import checkpoint_manifest, lineage
 from trainmaster.checkpoint.files.storage import Storage, open_storage
-from trainmaster.checkpoint.state.nearest_memory_copy import Inventory, Memory, RamFile, hear, tell
+from trainmaster.checkpoint.memory.nearest_memory_copy import Inventory, Memory, RamFile, hear, tell
 from trainmaster.checkpoint.state.resume_conditions import Resume
 from trainmaster.checkpoint.state.waits_before_resume import begin_when_writable
 from trainmaster.contract.wire.checkpoint_format import MANIFEST, Lineage, Manifest, parse_directory

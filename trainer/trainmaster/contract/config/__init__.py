@@ -26,9 +26,8 @@ from trainmaster.contract.config.config_model import (
     Recompute,
     Strict,
 )
-from trainmaster.contract.config.config_refusals import best_refusal, compile_refusal, precision_refusal
 from trainmaster.contract.config.divergence_config import DivergenceConfig
-from trainmaster.contract.config.division import divisors, multiples_near
+from trainmaster.contract.config.divisors_and_multiples import divisors, multiples_near
 from trainmaster.contract.config.evaluation_config import EarlyStopConfig, EvaluationConfig
 from trainmaster.contract.config.loggers_config import LoggersConfig, MlflowConfig, TensorBoardConfig
 from trainmaster.contract.config.micro_batches import share_of_each_rank
@@ -43,6 +42,7 @@ from trainmaster.contract.config.parallelism_config import (
     TensorConfig,
 )
 from trainmaster.contract.config.profile_config import ProfileConfig
+from trainmaster.contract.config.refused_combinations import best_refusal, compile_refusal, precision_refusal
 from trainmaster.contract.config.training_config import TrainingConfig, TrainingSpec
 
 __all__ = [

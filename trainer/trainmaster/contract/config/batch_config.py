@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from trainmaster.contract.config.config_model import STEPS, Grown, Strict
-from trainmaster.contract.config.division import divisors, multiples_near
+from trainmaster.contract.config.divisors_and_multiples import divisors, multiples_near
 
 
 class BatchScaling(Strict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainmaster.contract.config.batch_config import BatchConfig
-from trainmaster.contract.config.division import divisors
+from trainmaster.contract.config.divisors_and_multiples import divisors
 from trainmaster.contract.config.parallelism_config import ParallelismConfig, PipelineConfig
 
 

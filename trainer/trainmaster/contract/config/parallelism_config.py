@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from trainmaster.contract.config.config_model import RANKS, Grown, Strict
-from trainmaster.contract.config.division import divisors, multiples_near
+from trainmaster.contract.config.divisors_and_multiples import divisors, multiples_near
 
 AXES = ("island", "pp", "dpReplicate", "dpShard", "cp", "tp")
 """The axes of the mesh, outermost first: the inner axes get neighbouring ranks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -11,7 +12,6 @@ from trainmaster.contract.config.batch_config import BatchConfig
 from trainmaster.contract.config.checkpoint_config import CheckpointConfig
 from trainmaster.contract.config.communication_config import CommunicationConfig, OuterConfig
 from trainmaster.contract.config.config_model import STEPS, Device, Grown, Precision, Recompute
-from trainmaster.contract.config.config_refusals import best_refusal, compile_refusal, precision_refusal
 from trainmaster.contract.config.divergence_config import DivergenceConfig
 from trainmaster.contract.config.evaluation_config import EvaluationConfig
 from trainmaster.contract.config.loggers_config import LoggersConfig
@@ -20,6 +20,7 @@ from trainmaster.contract.config.model_and_data_config import DataConfig, ModelC
 from trainmaster.contract.config.optimizer_config import OptimizerConfig
 from trainmaster.contract.config.parallelism_config import ParallelismConfig
 from trainmaster.contract.config.profile_config import ProfileConfig
+from trainmaster.contract.config.refused_combinations import RULES, best_refusal
 
 
 class TrainingSpec(Grown):
@@ -128,16 +129,7 @@ class TrainingSpec(Grown):
         Each rule returns a sentence that describes the first breach it finds, or None. If one field is to be changed,
         the sentence begins with its path and a colon.
         """
-        return (
-            self.warm_up_refusal,
-            self.profile_refusal,
-            self.muon_refusal,
-            self.compile_refusal,
-            self.compression_refusal,
-            self.island_refusal,
-            self.noise_refusal,
-            self.precision_refusal,
-        )
+        return tuple(partial(rule, self) for rule in RULES)
 
     @model_validator(mode="after")
     def _holds_together(self) -> Self:
@@ -146,107 +138,12 @@ class TrainingSpec(Grown):
                 raise ValueError(words)
         return self
 
-    def warm_up_refusal(self) -> str | None:
-        """Return why the learning rate cannot warm up for `optimizer.warmupSteps` steps, or None."""
-        if self.optimizer.warmupSteps < self.steps:
-            return None
-        return f"optimizer.warmupSteps: less than steps ({self.steps}) is expected, not {self.optimizer.warmupSteps}"
-
-    def profile_refusal(self) -> str | None:
-        """Return why the steps of `profile.steps` cannot be recorded, or None."""
-        if self.profile is None or self.profile.steps[1] <= self.steps:
-            return None
-        return f"profile.steps: the last one is {self.profile.steps[1]}, but the run has only {self.steps} steps"
-
-    def precision_refusal(self) -> str | None:
-        """Return why blocks cannot compute in this precision with this recomputation, or None."""
-        return precision_refusal(self.precision, self.recompute)
-
-    def muon_refusal(self) -> str | None:
-        """Return why muon cannot work with this parallelism, or None."""
-        sharding = self.parallelism.sharding
-        if self.optimizer.name == "muon" and sharding is not None and sharding.offload:
-            return (
-                "optimizer.name muon needs whole matrices on the device, and parallelism.sharding.offload keeps their "
-                "shards in host memory; use adamw, or leave offload out"
-            )
-        return None
-
-    def compile_refusal(self) -> str | None:
-        """Return why blocks cannot be compiled with this parallelism, or None."""
-        return compile_refusal(self.parallelism, self.recompute) if self.compile else None
-
     @property
     def outer(self) -> OuterConfig | None:
         """Return the settings of the exchange between islands, or None if there is only one island."""
         if (self.parallelism.island or 1) == 1:
             return None
         return (self.communication.outer if self.communication is not None else None) or OuterConfig()
-
-    def noise_refusal(self) -> str | None:
-        """Return why the gradient noise scale cannot be estimated with this parallelism, or None."""
-        sharding = self.parallelism.sharding
-        if self.batch.noiseScale is None:
-            return None
-        if (self.parallelism.pp or 1) > 1:
-            return "batch.noiseScale: a pipeline never has the gradients of one micro-batch alone; use pp 1"
-        if sharding is not None and sharding.stage < 3:
-            return (
-                f"batch.noiseScale: with parallelism.sharding.stage {sharding.stage} the gradients can't be read "
-                f"before the last micro-batch; use stage 3"
-            )
-        if sharding is not None and sharding.offload:
-            return (
-                "batch.noiseScale: with parallelism.sharding.offload the gradients of one micro-batch are still on "
-                "their way to host memory when the next one begins; leave one of them out"
-            )
-        if self.outer is not None:
-            return "batch.noiseScale needs one batch that all ranks share, and each island has its own; leave it out"
-        return None
-
-    def island_refusal(self) -> str | None:
-        """Return why the rest of the config does not allow islands, or None."""
-        communication, sharding = self.communication, self.parallelism.sharding
-        if self.outer is None:
-            if communication is not None and communication.outer is not None:
-                return "communication.outer configures islands, and there are none; set parallelism.island to 2 or more"
-            return None
-        if communication is not None and communication.compression is not None:
-            return (
-                "communication.compression compresses gradients, and islands exchange parameters instead; use "
-                "communication.outer.send bf16 to halve what they send"
-            )
-        if self.precision == "fp16":
-            return "parallelism.island: fp16 needs one loss scale, and each island would have its own; use bf16 or fp32"
-        if sharding is not None and sharding.offload:
-            return (
-                "parallelism.island: islands exchange parameters on the device, and parallelism.sharding.offload keeps "
-                "them in host memory; leave one of them out"
-            )
-        return None
-
-    def compression_refusal(self) -> str | None:
-        """Return why gradients cannot be compressed with this parallelism and precision, or None."""
-        compression = self.communication.compression if self.communication is not None else None
-        if compression is None:
-            return None
-        where = "communication.compression"
-        if self.parallelism.dpReplicate == 1:
-            return (
-                f"{where} compresses gradients that replicas send, and with parallelism.dpReplicate 1 there are no "
-                f"replicas; set it to 2 or more, or leave compression out"
-            )
-        if self.parallelism.sharding is not None and self.parallelism.sharding.offload:
-            return (
-                f"{where} works on the device, and parallelism.sharding.offload moves gradients to host memory; leave "
-                f"one of them out"
-            )
-        if compression.keeps_error and self.precision == "fp16":
-            return (
-                f"{where}.method {compression.method} adds what it doesn't send to the next step, and a step that "
-                f"overflows in precision fp16 would spoil it; use precision bf16 or fp32, or method fp16 or bf16"
-            )
-        return None
 
     def accumulation(self, world_size: int, divisor: int = 1) -> tuple[int, int]:
         """Return (micro, accumulation) of each rank: global = micro x accumulation x data-parallel ranks.

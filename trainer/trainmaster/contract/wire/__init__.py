@@ -10,7 +10,6 @@ from trainmaster.contract.wire.checkpoint_format import Chunk, Lineage, Manifest
 from trainmaster.contract.wire.message_codec import PROTOCOL, WireError, altered, decode, encode
 from trainmaster.contract.wire.messages import (
     SESSION_HEADER,
-    STALLED_AFTER_S,
     Assignment,
     CheckpointRecord,
     Directive,
@@ -23,11 +22,11 @@ from trainmaster.contract.wire.messages import (
     RankState,
     Report,
     StoreAddress,
-    UploadReport,
     Verdict,
 )
 from trainmaster.contract.wire.pod_usage import Usage
 from trainmaster.contract.wire.progress_record import Control, Phase, Progress, ProgressRecord
+from trainmaster.contract.wire.stalled_uploads import STALLED_AFTER_S, UploadReport
 from trainmaster.contract.wire.training_times import Trained
 
 __all__ = [

@@ -13,6 +13,7 @@ from typing import Any
 from trainmaster.contract.wire.causes_and_exit_codes import Cause, Recurrence
 from trainmaster.contract.wire.message_codec import PROTOCOL
 from trainmaster.contract.wire.pod_usage import Usage
+from trainmaster.contract.wire.stalled_uploads import UploadReport
 from trainmaster.contract.wire.training_times import Trained
 
 SESSION_HEADER = "Trainmaster-Session"  # in an answer: what the agent sends next time instead of its token
@@ -127,7 +128,7 @@ class JoinRequest:
     facts: dict[str, Any] = field(default_factory=dict)
     software: dict[str, str] = field(
         default_factory=dict
-    )  # software of its ranks, see `wire.software`; empty: not known yet
+    )  # software of its ranks, see `wire.software_differences`; empty: not known yet
     warming: bool = False  # ranks can't be started here yet: the process that they are forked from still imports
 
 
@@ -142,21 +143,6 @@ class CheckpointRecord:
     error: str = ""  # why this checkpoint failed; such a record is reported once and never chosen
     cascade: bool = False  # it failed only because another rank's part of the checkpoint was given up
     seconds: float = 0.0  # from the copy in memory to the manifest on storage; 0: not known
-
-
-STALLED_AFTER_S = 60.0
-"""Seconds without progress of an upload after which its storage counts as not answering."""
-
-
-@dataclass(frozen=True)
-class UploadReport:
-    """An upload that makes no progress because storage fails or does not answer."""
-
-    rank: int
-    step: int
-    storage: str
-    still_s: float  # since it last wrote anything, or since its attempts fail
-    error: str = ""  # why its last attempt failed; "": storage does not answer
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from trainmaster import data, models, parallel
 from trainmaster.checkpoint.state.save_shares import local_pieces
 from trainmaster.contract.config import OptimizerConfig, TrainingConfig
 from trainmaster.models.layers import AuxiliaryLoss
-from trainmaster.models.moe import MoE
+from trainmaster.models.moe_router_and_balance import MoE
 from trainmaster.optim.optimizer import ShardOptimizer
-from trainmaster.parallel.blocks.precision import LossScale
+from trainmaster.parallel.blocks.loss_scale import LossScale
 from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.parallel.parallelize_user_module import parallelize
 from trainmaster.reduce.diloco_islands import Outer, fragments_of

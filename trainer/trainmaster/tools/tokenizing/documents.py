@@ -1,5 +1,5 @@
 """The documents of a source: text files, or the rows of a column in Parquet files, in a dataset that Hugging Face's
-`datasets` saved to disk, or in lines of JSON."""
+`datasets` saved to disk, or in lines of JSON; and the token that ends each of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.data.text_files import SKIPPED_FOLDERS, looks_like_text, translate, walk
-from trainmaster.errors import DataError
+from trainmaster.errors import ConfigError, DataError
 
 ROWS = 1024  # of a table that are in memory at once
+SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
+"""Tokens that mark the end of a text in common tokenizers."""
 
 
 def documents(source: Path, column: str, glob: str | None) -> Iterator[str]:
@@ -99,3 +101,13 @@ def _strings(path: Path, column: str, values: list[Any]) -> Iterator[str]:
 
 def _line(error: Exception) -> str:
     return str(error).splitlines()[0]
+
+
+def find_separator(tokenizer: Any, path: Path, wanted: str | None) -> tuple[int, str]:
+    """Return (number, token) of the separator. Raises ConfigError if the tokenizer does not have it."""
+    for token in (wanted,) if wanted is not None else SEPARATORS:
+        number = tokenizer.token_to_id(token)
+        if number is not None:
+            return number, token
+    tried = repr(wanted) if wanted is not None else ", ".join(SEPARATORS)
+    raise ConfigError(f"--tokenizer {path} has no token {tried}; --separator names the one that ends a document")

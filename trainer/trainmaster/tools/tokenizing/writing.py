@@ -14,10 +14,9 @@ import numpy as np
 from trainmaster.contract.wire.atomic_replace import temporary
 from trainmaster.data.token_files import about_path
 from trainmaster.errors import ConfigError, DataError
+from trainmaster.tools.tokenizing.documents import find_separator
 
 TOGETHER = 256  # documents, on all cores
-SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
-"""Tokens that mark the end of a text in common tokenizers."""
 _HEADER = 128  # bytes: a multiple of 64, with room for any number of tokens
 
 
@@ -34,7 +33,7 @@ def write(documents: Iterable[str], out: Path, tokenizer_file: Path, separator: 
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"{out}: there is no folder {out.absolute().parent}")
     tokenizer, content = _tokenizer(tokenizer_file)
-    end, name = _separator(tokenizer, tokenizer_file, separator)
+    end, name = find_separator(tokenizer, tokenizer_file, separator)
     vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
     dtype = np.dtype("<u2" if vocabulary <= 2**16 else "<u4")
     part = temporary(out)
@@ -78,16 +77,6 @@ def _tokenizer(path: Path) -> tuple[Any, bytes]:
         return Tokenizer.from_buffer(content), content
     except Exception as error:  # noqa: BLE001 the library raises nothing more special
         raise ConfigError(f"--tokenizer {path} is no tokenizer.json of Hugging Face's: {error}") from None
-
-
-def _separator(tokenizer: Any, path: Path, wanted: str | None) -> tuple[int, str]:
-    """Return (number, token) of the separator. Raises ConfigError if the tokenizer does not have it."""
-    for token in (wanted,) if wanted is not None else SEPARATORS:
-        number = tokenizer.token_to_id(token)
-        if number is not None:
-            return number, token
-    tried = repr(wanted) if wanted is not None else ", ".join(SEPARATORS)
-    raise ConfigError(f"--tokenizer {path} has no token {tried}; --separator names the one that ends a document")
 
 
 def _groups(documents: Iterable[str]) -> Iterator[list[str]]:

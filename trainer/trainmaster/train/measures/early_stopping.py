@@ -41,6 +41,13 @@ class Scores:
         """Return True if the run ends here, before its last step."""
         return self._stop is not None and self.since >= self._stop.patience
 
+    def explain_stop(self) -> str:
+        """Return why the run ends here, in words for people."""
+        return (
+            f"training stops early: none of the last {self.since} evaluations was an improvement; the best was "
+            f"step {self.best_step}'s, loss {self.best:.4f} (training.evaluation.stop)"
+        )
+
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint. `keep` is the step whose checkpoint must not be removed."""
         state = {

@@ -53,8 +53,4 @@ class StepLog:
             return
         print(f"evaluation: step {scores.step}, loss {scores.loss:.4f}", flush=True)
         if scores.stops:
-            print(
-                f"training stops early: none of the last {scores.since} evaluations was an improvement; the best was "
-                f"step {scores.best_step}'s, loss {scores.best:.4f} (training.evaluation.stop)",
-                flush=True,
-            )
+            print(scores.explain_stop(), flush=True)

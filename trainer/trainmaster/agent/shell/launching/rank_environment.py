@@ -6,7 +6,8 @@ import json
 import socket
 from collections.abc import Sequence
 
-from trainmaster.agent.frameworks.framework import Facts, has_accelerator, numbers
+from trainmaster.agent.frameworks.accelerators import has_accelerator
+from trainmaster.agent.frameworks.framework import Facts, numbers
 from trainmaster.agent.shell.launching.agent_settings import Settings
 from trainmaster.contract.wire import Assignment, environment
 

@@ -19,12 +19,12 @@ from trainmaster.contract.launch import Command
 from trainmaster.contract.launch.launch_errors import LaunchRefused
 from trainmaster.contract.launch.launchers import ACCELERATE
 from trainmaster.contract.launch.python_options import is_python, read_python
-from trainmaster.contract.wire import software
+from trainmaster.contract.wire import software_differences
 from trainmaster.host import installed_versions
 
 _LIMIT_S = 60.0
 _MOST_BYTES = 1_000_000  # of a script that is searched for imports
-_IMPORT = re.compile(rf"^\s*(?:import|from)\s+({'|'.join(software.FRAMEWORKS)})\b", re.MULTILINE)
+_IMPORT = re.compile(rf"^\s*(?:import|from)\s+({'|'.join(software_differences.FRAMEWORKS)})\b", re.MULTILINE)
 
 
 async def read(settings: Settings) -> dict[str, str]:
@@ -32,9 +32,9 @@ async def read(settings: Settings) -> dict[str, str]:
 
     A program that is no Python tells none of these versions, nor does an interpreter that can't be asked.
     """
-    known = {**software.program_of(settings.environ), software.TRAINMASTER: __version__}
+    known = {**software_differences.program_of(settings.environ), software_differences.TRAINMASTER: __version__}
     command = settings.command
-    names = [software.TORCH, *frameworks_of(command)]
+    names = [software_differences.TORCH, *frameworks_of(command)]
     if command.entry is not None or settings.own_loop:
         return {**known, **await asyncio.to_thread(installed_versions.versions, names)}
     if not is_python(command.argv[0]):

@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Callable
 
 from trainmaster.agent.shell.ranks.rank_process import Rank
-from trainmaster.agent.shell.ranks.round import RESCUE_LIMIT_S, Round
+from trainmaster.agent.shell.ranks.round import Round
+from trainmaster.agent.shell.ranks.survivor_time_limits import RESCUE_LIMIT_S
 
 UNKILLABLE_AFTER_S = RESCUE_LIMIT_S + 10.0  # ranks that were killed and still exist then are named
 

@@ -9,25 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 from trainmaster.agent.shell.ranks.rank_process import Rank
+from trainmaster.agent.shell.ranks.survivor_time_limits import (
+    CASCADE_GRACE_S,
+    PEER_FAILURE_S,
+    RESCUE_ANSWER_S,
+    RESCUE_LIMIT_S,
+)
 from trainmaster.agent.shell.ranks.verdict import End, exit_code_of, judge
 from trainmaster.agent.shell.zygote_client import Process, signal_all
 from trainmaster.contract.wire import Assignment, Cause, Control, ExitCode, Phase, Verdict, channel
 from trainmaster.contract.wire.progress_record import OBEYS_STOP
 from trainmaster.host import processes
-
-CASCADE_GRACE_S = 0.25
-"""Seconds for which a failure that was caused by a peer waits for the verdict on that peer. Other failures do not
-wait."""
-
-PEER_FAILURE_S = 10.0
-"""Seconds after another rank's failure within which an abort without a reason of its own counts as its consequence.
-NCCL looks for lost peers every few seconds."""
-
-RESCUE_ANSWER_S = 0.25
-"""Seconds that a rank has to answer that it will save its last step. A rank that can't is stuck with all its
-threads."""
-RESCUE_LIMIT_S = 20.0
-"""Seconds that the save may take then: the state is copied once, from memory to memory."""
 
 _PHASES = ("started_ns", "imported_ns", "rendezvous_ns", "built_ns", "loaded_ns", "first_step_ns")
 _CLOCK = ("fork", "imports", "rendezvous", "build", "load", "first_step")

@@ -1,0 +1,1 @@
+"""The CustomResourceDefinition: its schema, its rules and its columns."""
