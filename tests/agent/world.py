@@ -94,7 +94,7 @@ class World:
         agent: Agent
         with open(log, "wb") as file:
             if variables["PYTHONPATH"] in (str(ROOT / "trainer"), self._path_without_torch()):
-                agent = warm.agents().start_agent({**environment(), **variables}, self.folder, file.fileno())
+                agent = warm.shared("agent").start_agent({**environment(), **variables}, self.folder, file.fileno())
             else:
                 agent = tied.popen(
                     [sys.executable, "-m", "trainmaster.agent"],

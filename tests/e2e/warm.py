@@ -102,9 +102,9 @@ class WarmInterpreter:
 
 
 @cache
-def agents() -> WarmInterpreter:
-    """The one that starts the agents of all tests of this process."""
-    interpreter = WarmInterpreter("agent")
+def shared(kind: str = "command") -> WarmInterpreter:
+    """The one of all tests of this process, closed when it ends."""
+    interpreter = WarmInterpreter(kind)
     atexit.register(interpreter.close)
     return interpreter
 
