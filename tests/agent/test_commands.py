@@ -57,7 +57,7 @@ def test_a_command_that_cannot_work_ends_the_agent_with_a_sentence(make_world: C
 def test_a_zygote_starts_with_the_variables_that_a_command_sets(make_world: Callable[..., World]) -> None:
     world = make_world()
     command = ["env", "KMP_BLOCKTIME=1", "python", world.script(TOLD)]
-    world.start(command, TRAINMASTER_ZYGOTE_MODULES="json")
+    world.start(command, **world.zygote_without_torch())
     assert world.wait() == ExitCode.OK
     assert "KMP_BLOCKTIME" not in world.log(), "no note that its ranks can't be forked"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests import tied
 from tests.agent.fake_operator import WAIT_S, Operator
+from tests.e2e import warm
 from tests.machine_zygote import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,14 +48,17 @@ dist.destroy_process_group()
 """
 
 
+Agent = subprocess.Popen[bytes] | warm.WarmProcess
+
+
 class World:
-    """Agents of one fake operator, below `folder`."""
+    """Agents of one fake operator, below `folder`. They are forked from a process that has imported the agent."""
 
     def __init__(self, operator: Operator, folder: Path, zygote: Path | None = None) -> None:
         self.operator = operator
         self.folder = folder
         self.zygote = zygote
-        self.agents: list[subprocess.Popen[bytes]] = []
+        self.agents: list[Agent] = []
         self.logs: list[Path] = []
         self.mark = uuid.uuid4().hex
         (folder / "token").write_text("secret\n")
@@ -64,8 +68,8 @@ class World:
         path.write_text(source)
         return str(path)
 
-    def start(self, command: list[str], slot: int = 0, **env: str) -> subprocess.Popen[bytes]:
-        """Start an agent; `env` adds to its environment."""
+    def start(self, command: list[str], slot: int = 0, **env: str) -> Agent:
+        """Start an agent; `env` adds to its environment. One with modules of its own is executed."""
         log = self.folder / f"agent-{slot}-{len(self.agents)}.log"
         variables = {
             "TRAINMASTER_JOB_UID": "uid-1",
@@ -87,16 +91,20 @@ class World:
             **({"TRAINMASTER_ZYGOTE": str(self.zygote)} if self.zygote else {}),
             **env,
         }
+        agent: Agent
         with open(log, "wb") as file:
-            agent = tied.popen(
-                [sys.executable, "-m", "trainmaster.agent"],
-                env={**environment(), **variables},
-                cwd=self.folder,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            if variables["PYTHONPATH"] in (str(ROOT / "trainer"), self._path_without_torch()):
+                agent = warm.shared("agent").start_agent({**environment(), **variables}, self.folder, file.fileno())
+            else:
+                agent = tied.popen(
+                    [sys.executable, "-m", "trainmaster.agent"],
+                    env={**environment(), **variables},
+                    cwd=self.folder,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
         self.agents.append(agent)
         self.logs.append(log)
         return agent

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import harness
-from tests.e2e.warm import WarmInterpreter
+from tests.e2e import harness, warm
 from tests.trainer.conftest import compiling_ranks, ranks
 
 __all__ = ["compiling_ranks", "ranks"]
@@ -16,8 +15,6 @@ __all__ = ["compiling_ranks", "ranks"]
 def warm_runs(machine_zygote: Path) -> Iterator[None]:
     """Whole runs of these tests fork their ranks from one zygote, and themselves from one interpreter."""
     before = harness.zygote, harness.interpreter
-    interpreter = WarmInterpreter()
-    harness.zygote, harness.interpreter = machine_zygote, interpreter
+    harness.zygote, harness.interpreter = machine_zygote, warm.shared()
     yield
-    interpreter.close()
     harness.zygote, harness.interpreter = before

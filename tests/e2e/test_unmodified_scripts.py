@@ -24,7 +24,7 @@ def job(folder: Path, arguments: list[str], prefix: tuple[str, ...] = ("python",
 @pytest.mark.processes
 @pytest.mark.parametrize("prefix", [("python",), ("torchrun", "--nproc-per-node=1")])
 def test_a_script_restarts_in_place_and_its_steps_are_seen(tmp_path: Path, prefix: tuple[str, ...]) -> None:
-    outcome = run(job(tmp_path, ["--die", "kill"], prefix), tmp_path / "out")
+    outcome = run(job(tmp_path, ["--die", "kill", "--uncompiled"], prefix), tmp_path / "out")
     assert outcome.exit_code == 0, outcome.output
     status = outcome.status
     assert status["phase"] == "Succeeded"

@@ -11,11 +11,8 @@ import pytest
 @pytest.fixture(scope="session")
 def warm_runs(machine_zygote: Path) -> Iterator[None]:
     """Runs fork their ranks from one zygote, and themselves from one interpreter."""
-    from tests.e2e import harness  # half a second, which tests without a run need not pay
-    from tests.e2e.warm import WarmInterpreter
+    from tests.e2e import harness, warm  # half a second, which tests without a run need not pay
 
-    interpreter = WarmInterpreter()
-    harness.zygote, harness.interpreter = machine_zygote, interpreter
+    harness.zygote, harness.interpreter = machine_zygote, warm.shared()
     yield
     harness.zygote = harness.interpreter = None
-    interpreter.close()

@@ -77,10 +77,10 @@ CHOSEN = [
 
 @pytest.mark.processes
 @pytest.mark.parametrize("row", CHOSEN)
-def test_a_strategy_trains_as_one_process_does(ranks: Ranks, row: str) -> None:
+def test_a_strategy_trains_as_one_process_does(ranks: Ranks, common_folder: Path, row: str) -> None:
     if "compile=True" in row and compiling.lacks("cpu"):
         pytest.skip("this machine has no compiler")
-    found = ranks.call(parity_probe.row, row)
+    found = ranks.call(parity_probe.row, row, str(common_folder))
     assert found["passed"], found
 
 

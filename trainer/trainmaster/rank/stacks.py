@@ -8,7 +8,6 @@ by the main thread: walking other threads while they run could crash a rank that
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import faulthandler
 import os
@@ -16,11 +15,14 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.contract.wire.progress_record import SIZE, ProgressRecord
 from trainmaster.host import processes
 from trainmaster.rank.user_traceback import OWN_FOLDERS
+
+if TYPE_CHECKING:
+    import asyncio
 
 STACK_SIGNAL = 61
 """The signal at which a rank writes the stack of its main thread behind its record. It is a real-time signal, which
@@ -84,6 +86,8 @@ class Looks:
                 rank.look = Look()
 
     def _look(self) -> None:
+        import asyncio  # in the agent, which has it; a rank starts sooner without it
+
         self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._look)
         ranks = self._ranks()
         for rank in ranks:
