@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 from e2e.cluster import images, registry
+from e2e.cluster.alone import alone
 from e2e.cluster.places import REPOSITORY
-
-pytestmark = pytest.mark.trial
 
 DOCKERFILE = """\
 ARG BASE
@@ -30,7 +29,7 @@ def dockerfiles(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     for image in ("operator", "trainer"):
         (folder / f"{image}.Dockerfile").write_text(DOCKERFILE.format(image=image))
-    with images.no_strays():
+    with alone("images"), images.no_strays():
         yield folder
 
 
@@ -84,6 +83,7 @@ def test_images_that_lack_a_platform_are_not_pushed(tmp_path: Path, dockerfiles:
     assert "give BUILD_OPTIONS=--layers=false" in said.splitlines()[-1]
 
 
+@pytest.mark.trial
 def test_the_images_of_the_repository_are_pushed_and_start_what_they_are_for(tmp_path: Path) -> None:
     """From the layers that `python -m e2e.cluster images` has built."""
     file = tmp_path / "values.yaml"

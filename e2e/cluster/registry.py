@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from e2e.cluster.alone import alone
 from e2e.cluster.daemons import Daemon
 from e2e.cluster.places import CACHE
 from e2e.cluster.shell import run, until, write
@@ -82,12 +83,12 @@ def settings_for(address: str, folder: Path) -> str:
 
 def unpack() -> None:
     """Bring Debian's program into the cache."""
-    if PROGRAM.exists():
-        return
-    CACHE.mkdir(parents=True, exist_ok=True)
-    run("apt-get", "update", "-qq", check=False)
-    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        run("apt-get", "download", "-qq", "docker-registry", cwd=Path(scratch))
-        (package,) = Path(scratch).glob("*.deb")
-        run("dpkg-deb", "--extract", package, Path(scratch, "registry"))
-        Path(scratch, "registry").rename(_UNPACKED)
+    with alone("registry"):
+        if PROGRAM.exists():
+            return
+        run("apt-get", "update", "-qq", check=False)
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            run("apt-get", "download", "-qq", "docker-registry", cwd=Path(scratch))
+            (package,) = Path(scratch).glob("*.deb")
+            run("dpkg-deb", "--extract", package, Path(scratch, "registry"))
+            Path(scratch, "registry").rename(_UNPACKED)
