@@ -31,7 +31,7 @@ def engine() -> Docker:
     """The docker that a kind cluster is in, else the one of this machine."""
     found = docker.found() or Docker(dict(os.environ), ours=False)
     if not found.works("info"):
-        pytest.skip("no docker answers here: `python -m e2e.kind up` brings one")
+        pytest.skip("no docker answers here: `python -m e2e.kind docker` brings one")
     return found
 
 
