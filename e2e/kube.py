@@ -171,9 +171,9 @@ class Kube:
 
     # -- by the command line
 
-    def command(self, *arguments: str) -> list[str]:
+    def command(self, *arguments: str) -> tuple[str, ...]:
         """Return the words that run kubectl for this cluster."""
-        return [str(self._kubectl), f"--kubeconfig={self.kubeconfig}", *arguments]
+        return (str(self._kubectl), f"--kubeconfig={self.kubeconfig}", *arguments)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
         done = subprocess.run(
