@@ -171,11 +171,14 @@ class Kube:
 
     # -- by the command line
 
+    def command(self, *arguments: str) -> tuple[str, ...]:
+        """Return the words that run kubectl for this cluster."""
+        return (str(self._kubectl), f"--kubeconfig={self.kubeconfig}", *arguments)
+
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
         done = subprocess.run(
-            [str(self._kubectl), *arguments],
+            self.command(*arguments),
             input=stdin,
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
             capture_output=True,
             text=True,
             check=False,

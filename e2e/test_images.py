@@ -1,4 +1,4 @@
-"""`make images REGISTRY=... TAG=...` against a registry on loopback, by buildah, with images of a few bytes."""
+"""`make images REGISTRY=... TAG=...` against a registry on loopback, by buildah."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 from e2e.cluster import images, registry
+from e2e.cluster.alone import alone
 from e2e.cluster.places import REPOSITORY
-
-pytestmark = pytest.mark.trial
 
 DOCKERFILE = """\
 ARG BASE
@@ -30,7 +29,7 @@ def dockerfiles(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     for image in ("operator", "trainer"):
         (folder / f"{image}.Dockerfile").write_text(DOCKERFILE.format(image=image))
-    with images.no_strays():
+    with alone("images"), images.no_strays():
         yield folder
 
 
@@ -62,9 +61,7 @@ def test_images_of_two_platforms_are_pushed_and_the_values_name_their_digests(
             index, digest = found.manifest(f"team/{image}", "1.2")
             assert values[key] == {"repository": f"{found.address}/team/{image}", "tag": "1.2", "digest": digest}
             assert f"{found.address}/team/{image}:1.2@{digest}  linux/amd64 linux/arm64\n" in said
-            entries = index["manifests"]
-            assert isinstance(entries, list)
-            assert sorted(entry["platform"]["architecture"] for entry in entries) == ["amd64", "arm64"]
+            assert sorted(entry["platform"]["architecture"] for entry in index["manifests"]) == ["amd64", "arm64"]
 
 
 def test_pushing_a_tag_again_replaces_the_images_of_before(tmp_path: Path, dockerfiles: Path) -> None:
@@ -75,7 +72,7 @@ def test_pushing_a_tag_again_replaces_the_images_of_before(tmp_path: Path, docke
         publish(found.address, tmp_path, dockerfiles, own)
         index, after = found.manifest("operator", "1.2")
         assert after != before
-        assert len(index["manifests"]) == 1  # type: ignore[arg-type]
+        assert len(index["manifests"]) == 1
 
 
 def test_images_that_lack_a_platform_are_not_pushed(tmp_path: Path, dockerfiles: Path) -> None:
@@ -84,3 +81,18 @@ def test_images_that_lack_a_platform_are_not_pushed(tmp_path: Path, dockerfiles:
         said = publish(found.address, tmp_path, dockerfiles, BOTH, "--layers")
     assert "operator:1.2 was built without linux/" in said.splitlines()[-1]
     assert "give BUILD_OPTIONS=--layers=false" in said.splitlines()[-1]
+
+
+@pytest.mark.trial
+def test_the_images_of_the_repository_are_pushed_and_start_what_they_are_for(tmp_path: Path) -> None:
+    """From the layers that `python -m e2e.cluster images` has built."""
+    file = tmp_path / "values.yaml"
+    with registry.running(tmp_path / "registry") as found:
+        images.publish(f"{found.address}/team", "1.2", file)
+        values = yaml.safe_load(file.read_text())
+        for image, key in (("operator", "image"), ("trainer", "trainerImage")):
+            _, digest = found.manifest(f"team/{image}", "1.2")
+            assert values[key] == {"repository": f"{found.address}/team/{image}", "tag": "1.2", "digest": digest}
+            assert found.config(f"team/{image}", "1.2")["User"] == "65532:65532"
+        assert "trainmaster_operator" in found.config("team/operator", "1.2")["Entrypoint"][-1]
+        assert found.config("team/trainer", "1.2")["Cmd"][-1] == "trainmaster.agent"

@@ -92,8 +92,15 @@ def test_the_ranks_of_a_replaced_pod_that_hang_do_not_use_up_its_grace(world: Wo
     job = world.script(command, replicas=1, template={"terminationGracePeriodSeconds": 3600})
     job["spec"]["workers"]["ranksPerPod"] = 2
     world.submit(job)
-    world.kube.wait("Pod", world.pod(0, 1), world.namespace, lambda found: found is not None, "it is replaced")
+
+    def ends(found: Object | None) -> bool:
+        return found is not None and "deletionTimestamp" in found["metadata"]
+
+    world.kube.wait("Pod", world.pod(0), world.namespace, ends, "it is deleted", 60)
+    began = time.monotonic()
     world.gone("Pod", world.pod(0), 120)
+    print(f"the pod was gone {time.monotonic() - began:.1f} s after it was deleted")
+    world.kube.wait("Pod", world.pod(0, 1), world.namespace, lambda found: found is not None, "it is replaced")
 
 
 @pytest.mark.exclusive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from e2e.cluster import containerd, nodes, python_base, wheels
 from e2e.cluster.alone import alone
 from e2e.cluster.containerd import LAYOUT
 from e2e.cluster.node_config import PAUSE_IMAGE
+from e2e.cluster.oci import ARCHITECTURES
 from e2e.cluster.places import BIN, CACHE, IMAGES, REPOSITORY
 from e2e.cluster.shell import ClusterError, run, say, works, write
 
@@ -102,6 +104,34 @@ def make_other_torch(wheel: Path) -> None:
         arguments = {"BASE": TRAINER, "WHEEL": wheel.name}
         _build(OTHER_TORCH, IMAGES / "other-torch.Dockerfile", IMAGES, arguments, volumes=volumes)
         _copy_to_layout(OTHER_TORCH)
+
+
+def publish(registry: str, tag: str, values: Path) -> None:
+    """Push both images to a registry without TLS by `make images`, which writes the file `values`.
+
+    The layers that `make` has built are found again.
+    """
+    with _building():
+        found = wheels.folder(in_base)
+        volumes = [f"--volume={volume}" for volume in (*_volumes(), f"{found.parent}:{wheels.MOUNT}:ro")]
+        options = ("--isolation=chroot", "--network=host", "--pull-never", "--timestamp=0", *volumes)
+        variables = {
+            "REGISTRY": registry,
+            "TAG": tag,
+            "VALUES": values,
+            "PLAIN_HTTP": 1,
+            "PLATFORMS": f"linux/{ARCHITECTURES[platform.machine()]}",
+            "BASE": PYTHON,
+            "TORCH": wheels.requirement(found),
+            "BUILDER": " ".join(_BUILDAH),
+            "BUILD_OPTIONS": " ".join(options),
+        }
+        words = [f"{key}={value}" for key, value in variables.items()]
+        try:
+            run("make", "--silent", "images", *words, cwd=REPOSITORY, log=CACHE / "build-publish.log")
+        finally:
+            for image in ("operator", "trainer"):
+                run(*_BUILDAH, "manifest", "rm", f"{registry}/{image}:{tag}", check=False)
 
 
 def _copy_to_layout(name: str) -> None:

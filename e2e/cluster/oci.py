@@ -13,7 +13,7 @@ from typing import Any
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _INDEX_VERSION = {"schemaVersion": 2}
 _NAME = "org.opencontainers.image.ref.name"
 _CONTAINERD_NAME = "io.containerd.image.name"
@@ -39,7 +39,7 @@ class Layout:
             tar.add(root, arcname=".", filter=_without_history)
         layer = self._write(buffer.getvalue(), _LAYER)
         config = {
-            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
             "os": "linux",
             "config": {"Entrypoint": command},
             "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},

@@ -10,12 +10,15 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+from e2e.cluster.alone import alone
 from e2e.cluster.daemons import Daemon
 from e2e.cluster.places import CACHE
 from e2e.cluster.shell import run, until, write
 
-_PROGRAMS = CACHE / "registry"
+_UNPACKED = CACHE / "registry"
+PROGRAM = _UNPACKED / "usr/bin/docker-registry"
 _MANIFEST = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json"
 
 
@@ -23,13 +26,22 @@ class Registry:
     def __init__(self, address: str) -> None:
         self.address = address
 
-    def manifest(self, image: str, reference: str) -> tuple[dict[str, object], str]:
+    def manifest(self, image: str, reference: str) -> tuple[dict[str, Any], str]:
         """Return an image's manifest, or the index of several, and its digest."""
         request = urllib.request.Request(
             f"http://{self.address}/v2/{image}/manifests/{reference}", headers={"Accept": _MANIFEST}
         )
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.loads(answer.read()), answer.headers["Docker-Content-Digest"]
+
+    def config(self, image: str, reference: str) -> dict[str, Any]:
+        """Return how containers of the first platform's image are run."""
+        index, _ = self.manifest(image, reference)
+        manifest, _ = self.manifest(image, index["manifests"][0]["digest"])
+        blob = f"http://{self.address}/v2/{image}/blobs/{manifest['config']['digest']}"
+        with urllib.request.urlopen(blob, timeout=10) as answer:
+            found: dict[str, Any] = json.loads(answer.read())["config"]
+            return found
 
     def answers(self) -> bool:
         try:
@@ -42,20 +54,13 @@ class Registry:
 @contextmanager
 def running(folder: Path, host: str = "127.0.0.1") -> Iterator[Registry]:
     """Give a registry whose images lie in `folder`, until the end of the block."""
-    _unpack()
+    unpack()
     with closing(socket.socket()) as free:
         free.bind((host, 0))
         address = f"{host}:{free.getsockname()[1]}"
-    settings = {
-        "version": 0.1,
-        "log": {"level": "warn"},
-        "storage": {"filesystem": {"rootdirectory": str(folder / "images")}},
-        "http": {"addr": address},
-    }
     daemon = Daemon("registry", folder)
-    daemon.start(
-        [str(_PROGRAMS / "usr/bin/docker-registry"), "serve", write(folder / "registry.yml", json.dumps(settings))]
-    )
+    settings = write(folder / "registry.yml", settings_for(address, folder / "images"))
+    daemon.start([str(PROGRAM), "serve", settings])
     registry = Registry(address)
     try:
         until(lambda: daemon.pid is None or registry.answers(), 30, f"the registry doesn't answer (see {daemon.log})")
@@ -65,13 +70,25 @@ def running(folder: Path, host: str = "127.0.0.1") -> Iterator[Registry]:
         daemon.stop()
 
 
-def _unpack() -> None:
-    if (_PROGRAMS / "usr/bin/docker-registry").exists():
-        return
-    CACHE.mkdir(parents=True, exist_ok=True)
-    run("apt-get", "update", "-qq", check=False)
-    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        run("apt-get", "download", "-qq", "docker-registry", cwd=Path(scratch))
-        (package,) = Path(scratch).glob("*.deb")
-        run("dpkg-deb", "--extract", package, Path(scratch, "registry"))
-        Path(scratch, "registry").rename(_PROGRAMS)
+def settings_for(address: str, folder: Path) -> str:
+    """Return the registry's file of settings. JSON is YAML."""
+    settings = {
+        "version": 0.1,
+        "log": {"level": "warn"},
+        "storage": {"filesystem": {"rootdirectory": str(folder)}},
+        "http": {"addr": address},
+    }
+    return json.dumps(settings)
+
+
+def unpack() -> None:
+    """Bring Debian's program into the cache."""
+    with alone("registry"):
+        if PROGRAM.exists():
+            return
+        run("apt-get", "update", "-qq", check=False)
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            run("apt-get", "download", "-qq", "docker-registry", cwd=Path(scratch))
+            (package,) = Path(scratch).glob("*.deb")
+            run("dpkg-deb", "--extract", package, Path(scratch, "registry"))
+            Path(scratch, "registry").rename(_UNPACKED)

@@ -47,6 +47,11 @@ def up(_: argparse.Namespace) -> None:
     print(f"export KUBECONFIG={KUBECONFIG}\nexport PATH={BIN}:$PATH\n{images.install_command(STATE)}")
 
 
+def docker_alone(_: argparse.Namespace) -> None:
+    packages.install()
+    docker.start()
+
+
 def down(_: argparse.Namespace) -> None:
     if not STATE.exists():
         return
@@ -95,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("up", help="start what doesn't run; a cluster that is up stays as it is")
     command.set_defaults(run=up)
+
+    command = commands.add_parser("docker", help="start docker without a cluster, for the demo in a container")
+    command.set_defaults(run=docker_alone)
 
     command = commands.add_parser("down", help="end everything and leave nothing but the cache")
     command.set_defaults(run=down)

@@ -26,6 +26,17 @@ class Docker:
     def works(self, *words: str | Path) -> bool:
         return works(*self._command(*words), env=self.environment)
 
+    def composer(self) -> list[str]:
+        """Return the words before a command of compose, a plugin of docker or a program; [] if there is none."""
+        if self.works("compose", "version"):
+            return self._command("compose")
+        program = shutil.which("docker-compose", path=self.environment["PATH"])
+        return [program] if program else []
+
+    def beside(self, *command: str) -> str:
+        """Run a command where the ports that containers publish are. Return what it printed, also if it fails."""
+        return run(*(engine.in_its_network() if self.ours else ()), *command, check=False)
+
     def execute(self, node: str, *command: str, stdin: str = "") -> str:
         """Run a command in a node."""
         return self.run("exec", "--interactive", node, *command, stdin=stdin)

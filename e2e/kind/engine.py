@@ -1,7 +1,7 @@
 """A docker of our own, where there is none: a daemon that nobody else's docker, network or disk has a part in.
 
 It runs in namespaces of its own, so that its bridges and firewall rules are nobody else's, and end with it; a link
-leads there for the API server's port. Its programs are taken out of Debian's package, which is not installed: that
+leads there for the API server's port. Its programs are taken out of Debian's packages, which are not installed: that
 would start a daemon for the whole machine. Images stay in the cache; all else goes when it stops.
 """
 
@@ -32,6 +32,7 @@ _DATA = BUILT / "docker-data"
 _SOCKET = STATE / "docker.sock"
 _DAEMON = Daemon("docker", STATE)
 _MADE = STATE / "made-folders.json"
+_INIT = _PROGRAMS / "usr/bin/tini-static"  # the first process of a container that is run with --init
 _RUNC = Path(__file__).with_name("runc-without-sys-resource")
 _SYS_RESOURCE = 24  # the capability's number
 
@@ -44,6 +45,11 @@ def environment() -> dict[str, str]:
 
 def running() -> bool:
     return _DAEMON.pid is not None
+
+
+def in_its_network() -> list[str]:
+    """Return the words before a command that run it where the ports that containers publish are."""
+    return ["nsenter", f"--target={_DAEMON.pid}", "--net"]
 
 
 def start() -> None:
@@ -121,6 +127,7 @@ def _settings() -> dict[str, object]:
         "deprecated-key-path": str(STATE / "docker-key.json"),  # in /etc by default
         "hosts": [f"unix://{_SOCKET}"],
         "storage-driver": "overlay2",
+        "init-path": str(_INIT),
         "exec-opts": ["native.cgroupdriver=cgroupfs"],
         "cgroup-parent": f"/{CGROUP}",
         "dns": [DOCKER_IP],
@@ -136,15 +143,16 @@ def _may_raise_limits() -> bool:
 
 
 def _unpack() -> None:
-    if (_PROGRAMS / "usr/sbin/dockerd").exists():
+    if _INIT.exists():
         return
     say("fetching Debian's docker")
     BUILT.mkdir(parents=True, exist_ok=True)
     run("apt-get", "update", "-qq", check=False)
     with tempfile.TemporaryDirectory(dir=BUILT) as folder:
-        run("apt-get", "download", "-qq", "docker.io", cwd=Path(folder))
-        (package,) = Path(folder).glob("*.deb")
-        run("dpkg-deb", "--extract", package, Path(folder, "docker"))
+        run("apt-get", "download", "-qq", "docker.io", "tini", cwd=Path(folder))
+        for package in Path(folder).glob("*.deb"):
+            run("dpkg-deb", "--extract", package, Path(folder, "docker"))
+        shutil.rmtree(_PROGRAMS, ignore_errors=True)  # of a time before tini
         Path(folder, "docker").rename(_PROGRAMS)
 
 

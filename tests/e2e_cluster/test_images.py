@@ -6,8 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from e2e.cluster import images
+from tests.chart.rendering import argument, operator_pod, render
 
 
 @pytest.fixture
@@ -31,6 +33,15 @@ def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]
     monkeypatch.setattr(images.wheels, "folder", lambda _: tmp_path / "wheels" / "key")
     monkeypatch.setattr(images.wheels, "requirement", lambda _: "torch")
     return found
+
+
+def test_the_command_that_is_printed_installs_the_images_that_nodes_have(tmp_path: Path) -> None:
+    """Without these values, a chart would name images that no node can pull."""
+    words = images.install_command(tmp_path).split()
+    assert words[:3] == ["helm", "install", "trainmaster"]
+    objects = render(yaml.safe_load(Path(words[words.index("--values") + 1]).read_text()))
+    assert operator_pod(objects)["containers"][0]["image"] == images.OPERATOR
+    assert argument(objects, "trainer-image") == images.TRAINER
 
 
 def buildah(commands: list[list[str]]) -> list[str]:
