@@ -9,7 +9,7 @@ import pytest
 from e2e.test_start import reason
 from e2e.world import PLAIN, World
 
-pytestmark = [pytest.mark.trial, pytest.mark.exclusive]
+pytestmark = pytest.mark.exclusive
 
 ENFORCED = {"pod-security.kubernetes.io/enforce": "restricted"}
 ANYBODY = {"securityContext": {"runAsUser": 12345}}

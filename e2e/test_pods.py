@@ -12,8 +12,6 @@ from e2e.kube import Object
 from e2e.world import World
 from trainmaster.contract.wire import ExitCode
 
-pytestmark = pytest.mark.trial
-
 HANGS_BESIDE_A_BROKEN_DEVICE = f"""
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

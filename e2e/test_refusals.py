@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from e2e.kube import Object
 from e2e.test_failures import assert_one_curve
 from e2e.test_start import reason
 from e2e.world import World
-
-pytestmark = pytest.mark.trial
 
 WEBHOOK = "ValidatingWebhookConfiguration"
 NOT_CALLED = "failed calling webhook"
