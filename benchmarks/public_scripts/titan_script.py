@@ -61,6 +61,12 @@ SCRIPT = PublicScript(
             "barrier()",
             "gloo's barrier takes no devices",
         ),
+        Change(
+            "torchtitan/distributed/fsdp.py",
+            "module.set_gradient_divide_factor(1.0)",
+            "module.set_gradient_divide_factor(1.0)\n            module.set_force_sum_reduction_for_comms(True)",
+            "gloo can't scale what it sums",
+        ),
         Change(_ATTENTION, _FLEX, _DENSE, "its attention (FlexAttention) has no backward pass on CPU"),
         Change(_METRICS, "device_module.get_device_name(self.device)", '"CPU"', _MEMORY),
         Change(
