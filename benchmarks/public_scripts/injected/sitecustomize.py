@@ -2,7 +2,8 @@
 
 This folder stands in PYTHONPATH, under whatever starts the script. Variables (see `benchmarks.public_scripts.stamps`):
 SCRIPT_STAMPS is the folder of the stamps; SCRIPT_HOOK the module whose steps count; SCRIPT_KILL says who is killed
-when; SCRIPT_PACE is a pause in seconds after each step. With SCRIPT_HOOK=time.sleep the script itself pauses for
+when; SCRIPT_PACE is a pause in seconds after each step; after each SCRIPT_BLOCK steps a rank waits until it gets a byte
+from the pipe `turn-RANK` in the folder of the stamps. With SCRIPT_HOOK=time.sleep the script itself pauses for
 SCRIPT_PACE seconds after each step, and these pauses are what counts: frameworks without torch have no other place
 that is the same in all of them.
 """
@@ -55,7 +56,14 @@ class _Steps:
         rank, attempt = os.environ.get("RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         _append("steps", f"{now} {self.pid} {rank} {attempt} {self.count}\n")
         self._die(now)
+        self._wait_for_turn(rank)
         _sleep(float(os.environ.get("SCRIPT_PACE", "0")))
+
+    def _wait_for_turn(self, rank):
+        block = int(os.environ.get("SCRIPT_BLOCK", "0"))
+        if block and self.count % block == 0:
+            with open(os.path.join(os.environ["SCRIPT_STAMPS"], f"turn-{rank}"), "rb", buffering=0) as pipe:
+                pipe.read(1)
 
     def _die(self, now):
         """Kill this process if it is its turn; the moment is written down right before."""
