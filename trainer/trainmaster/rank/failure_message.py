@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from typing import Any
 
 from trainmaster.contract.wire import channel, environment
@@ -16,10 +17,15 @@ OWN_LOOP_MESSAGE_LIMIT, OWN_LOOP_TRACEBACK_LIMIT = 4_000, 32_000
 """The same for a failure in the built-in trainer."""
 
 
-def tell(cause: Cause, message: str, traceback: str, *, cascade: bool = False, step: int = 0) -> None:
+def tell(
+    cause: Cause, message: str, traceback: str, *, cascade: bool = False, step: int = 0, may_go_on: bool = False
+) -> None:
     """Send the last words to the agent, if there is one. It never raises, because the process is ending anyway."""
     words = {"cause": cause.value, "message": message[:MESSAGE_LIMIT], "traceback": traceback[-TRACEBACK_LIMIT:]}
-    _send(channel.FAILED, {**words, "cascade": cascade, "step": step})
+    _send(
+        channel.FAILED,
+        {**words, "cascade": cascade, "step": step, "may_go_on": may_go_on, "at_ns": time.monotonic_ns()},
+    )
 
 
 def refuse(words: str) -> int:
@@ -35,7 +41,7 @@ def refuse(words: str) -> int:
 
 def tell_exit(code: int) -> None:
     """Report that the program ends itself by SystemExit. Its last output are its last words. It never raises."""
-    _send(channel.EXITS, {"code": code})
+    _send(channel.EXITS, {"code": code, "at_ns": time.monotonic_ns()})
 
 
 def _send(kind: str, fields: dict[str, Any]) -> None:

@@ -77,6 +77,12 @@ def step() -> int:
     return _observer.progress.step if _observer is not None else 0
 
 
+def has_joined() -> bool:
+    """Return True if this process was seen in its round's rendezvous or in a step."""
+    progress = _observer.progress if _observer is not None else None
+    return progress is not None and bool(progress.rendezvous_ns or progress.first_step_ns)
+
+
 class _Observer:
     def __init__(self, own_loop: bool) -> None:
         self.own_loop = own_loop

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from trainmaster.agent.shell.ranks.output_pipe import Output
 from trainmaster.agent.shell.ranks.verdict import exit_code_of
@@ -47,9 +47,10 @@ class Rank:
         self.rescuing = False  # it is saving its last completed step...
         self.rescued = False  # ...and has done so, or can't
         self.words: dict[str, Any] | None = None
+        self.words_of_part: dict[str, Any] | None = None  # of a program after which the rank may go on
         self.imports: list[list[str]] = []  # see channel.MODULES
         self.imported_variables: dict[str, str | None] = {}
-        self.exits = False  # it ends, or has ended, by SystemExit with a code that is not 0
+        self.exits: dict[str, Any] | None = None  # a program of it ends, or has ended, by SystemExit: channel.EXITS
         self.look = Look()
         self._on_message = on_message
         self._on_exit = on_exit
@@ -69,11 +70,21 @@ class Rank:
         self._receive()
         self.output.drain()
         self._last = self.record.read()
+        if status == 0 and self._is_last(self.exits):  # a pipeline, or a shell that ignores how its program ended
+            status = (int(self.exits["code"]) & 0xFF) << 8
         self.status, self.ended = status, True
         self._on_exit(self)
 
     def progress(self) -> Progress:
         return self._last if self.ended else self.record.read()
+
+    def last_words_of_part(self) -> dict[str, Any] | None:
+        """Return the words of the last program that was observed, if it failed; a later one makes up for it."""
+        return self.words_of_part if self._is_last(self.words_of_part) else None
+
+    def _is_last(self, told: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
+        """Return True if no program was observed in this rank that began after this was told."""
+        return told is not None and self._last.started_ns <= int(told["at_ns"])
 
     def set_control(self, control: Control) -> None:
         if not self.ended:

@@ -93,7 +93,8 @@ class Round:
         A script that was told to end has stopped, not finished.
         """
         codes = self.exit_codes()
-        return codes is not None and not any(codes) and not self.stopping and not self.not_saved
+        failed = self.stopping or self.not_saved or any(rank.words for rank in self.ranks)
+        return codes is not None and not any(codes) and not failed
 
     @property
     def saved(self) -> bool:
@@ -215,14 +216,19 @@ class Round:
 
     def spoke(self, rank: Rank, words: dict[str, Any]) -> None:
         """Handle the last words of a rank, so that the verdict need not wait for the process to end."""
-        if rank.words is None:
+        if words.get("may_go_on"):
+            rank.words_of_part = words
+        elif rank.words is None:
             rank.words = words
             self._judge(rank)
 
     def exited(self, rank: Rank) -> None:
         code = exit_code_of(rank.status) if rank.status is not None else None
-        fine = code in (ExitCode.OK, ExitCode.SAVED) or rank.told_to_end or self.ending
+        # A pipeline, and a shell script that goes on, can end with 0 after their program has failed.
+        left = rank.last_words_of_part()
+        fine = (code in (ExitCode.OK, ExitCode.SAVED) and left is None) or rank.told_to_end or self.ending
         if not fine and rank.words is None:
+            rank.words = left
             self._judge(rank)
         if not self.alive:
             self.ended_ns = time.monotonic_ns()
@@ -284,7 +290,7 @@ class Round:
                 status=rank.status,
                 words=rank.words,
                 lines=list(rank.output.lines),
-                exits=rank.exits,
+                exits=rank.exits is not None,
                 forked_warm=self.way == "learned",
                 own_loop=self._own_loop,
                 oom_killed=self.oom_kills(),

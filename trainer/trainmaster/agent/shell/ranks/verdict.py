@@ -59,6 +59,8 @@ def judge(end: End) -> Verdict:
     """Return the verdict on a rank that failed. A status of 0 or SAVED is no failure."""
     words = end.words or {}
     code = exit_code_of(end.status) if end.status is not None else _code_to_come(words)
+    if words and code == ExitCode.OK:  # what started the program ended well
+        code = _code_to_come(words)
     text = str(words.get("traceback") or "") or traceback_in(end.lines)
     cause, message = _cause(end, code, words, text)
     broken = hardware_line(end.lines, text) if cause is Cause.CRASH and not end.note else ""
