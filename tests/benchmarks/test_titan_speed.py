@@ -47,6 +47,7 @@ def test_the_ratio_is_that_of_the_blocks_of_each_pair(
     assert titan_speed.main(["--sources", str(tmp_path), "--pairs", "10", "--steps", "3", "--no-write"]) == 1
 
 
+@pytest.mark.processes
 def test_a_script_that_ends_is_told_with_what_it_said(
     sources: Path,  # noqa: F811
     machine_zygote: Path,

@@ -41,18 +41,23 @@ class _Finder:
 
 
 class _Steps:
-    """Is called after each step of an optimizer in this process, or in a fork of it."""
+    """Is called after each step of an optimizer in this process, or in a fork of it. Several optimizers that step in
+    turn, or an optimizer that calls others, make one step together."""
 
     def __init__(self):
         self.pid = self.count = self.first_ns = 0
+        self.taken = {}
 
-    def __call__(self, *_):
+    def __call__(self, optimizer=None, *_):
         now = time.monotonic_ns()
         if _is_filling(sys._getframe(1)):
             return
         if self.pid != os.getpid():
-            self.pid, self.count, self.first_ns = os.getpid(), 0, now
-        self.count += 1
+            self.pid, self.count, self.first_ns, self.taken = os.getpid(), 0, now, {}
+        taken = self.taken[id(optimizer)] = self.taken.get(id(optimizer), 0) + 1
+        if taken <= self.count:
+            return
+        self.count = taken
         rank, attempt = os.environ.get("RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         _append("steps", f"{now} {self.pid} {rank} {attempt} {self.count}\n")
         self._die(now)
