@@ -178,6 +178,15 @@ def test_a_python_that_fails_is_no_failure_of_a_shell_that_goes_on(make_world: C
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("code", ["raise SystemExit(3)", "import missing"])
+def test_a_shell_that_ends_well_after_a_python_that_fails_is_done(make_world: Callable[..., World], code: str) -> None:
+    world = make_world()
+    world.start(["bash", "-c", f"{sys.executable} {world.script(code)} || echo ignored"], **world.without_torch())
+    assert world.wait() == 0
+    assert not world.operator.verdicts
+
+
+@pytest.mark.processes
 def test_a_python_that_fails_in_a_pipeline_is_a_failure(make_world: Callable[..., World]) -> None:
     """The pipeline ends with the exit code of its last program."""
     world = make_world(restarts=0)

@@ -22,10 +22,7 @@ def tell(
 ) -> None:
     """Send the last words to the agent, if there is one. It never raises, because the process is ending anyway."""
     words = {"cause": cause.value, "message": message[:MESSAGE_LIMIT], "traceback": traceback[-TRACEBACK_LIMIT:]}
-    _send(
-        channel.FAILED,
-        {**words, "cascade": cascade, "step": step, "may_go_on": may_go_on, "at_ns": time.monotonic_ns()},
-    )
+    _send(channel.FAILED, {**words, "cascade": cascade, "step": step, "may_go_on": may_go_on})
 
 
 def refuse(words: str) -> int:
@@ -41,7 +38,7 @@ def refuse(words: str) -> int:
 
 def tell_exit(code: int) -> None:
     """Report that the program ends itself by SystemExit. Its last output are its last words. It never raises."""
-    _send(channel.EXITS, {"code": code, "at_ns": time.monotonic_ns()})
+    _send(channel.EXITS, {"code": code})
 
 
 def _send(kind: str, fields: dict[str, Any]) -> None:
@@ -50,5 +47,14 @@ def _send(kind: str, fields: dict[str, Any]) -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         link = channel.Channel.open(os.dup(int(fd)))
-        link.send(kind, fields)
+        link.send(kind, {**fields, "at_ns": time.monotonic_ns(), "piped": _is_in_pipeline()})
         link.close()
+
+
+def _is_in_pipeline() -> bool:
+    """Return True if another program below this rank reads what this process prints: in `python train.py | tee log`."""
+    try:
+        own, ranks = (os.readlink(f"/proc/{process}/fd/1") for process in ("self", os.getsid(0)))
+    except OSError:
+        return False
+    return own.startswith("pipe:") and own != ranks

@@ -13,7 +13,7 @@ from trainmaster.agent.shell.ranks.output_pipe import Output
 from trainmaster.agent.shell.ranks.verdict import exit_code_of
 from trainmaster.agent.shell.zygote_client import Process
 from trainmaster.agent.zygote import packets
-from trainmaster.contract.wire import Control, Phase, Progress, ProgressRecord, RankReport, RankState
+from trainmaster.contract.wire import Control, ExitCode, Phase, Progress, ProgressRecord, RankReport, RankState
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import COLLECTIVES, RESCUES
 from trainmaster.host import processes, rank_memory
@@ -70,21 +70,29 @@ class Rank:
         self._receive()
         self.output.drain()
         self._last = self.record.read()
-        if status == 0 and self._is_last(self.exits):  # a pipeline, or a shell that ignores how its program ended
-            status = (int(self.exits["code"]) & 0xFF) << 8
-        self.status, self.ended = status, True
+        self.status, self.ended = self._code_of_pipeline() << 8 if status == 0 else status, True
         self._on_exit(self)
 
     def progress(self) -> Progress:
         return self._last if self.ended else self.record.read()
 
-    def last_words_of_part(self) -> dict[str, Any] | None:
-        """Return the words of the last program that was observed, if it failed; a later one makes up for it."""
+    def words_of_last_part(self) -> dict[str, Any] | None:
+        """Return the words of the last program that was observed, or None if it did not fail."""
         return self.words_of_part if self._is_last(self.words_of_part) else None
+
+    def _code_of_pipeline(self) -> int:
+        """Return the exit code of the last program that was observed if it was part of a pipeline, else 0.
+
+        A pipeline itself ends with the exit code of another program.
+        """
+        if self._is_last(self.exits) and self.exits.get("piped"):
+            return int(self.exits["code"]) & 0xFF
+        failed = any(self._is_last(words) and words.get("piped") for words in (self.words, self.words_of_part))
+        return ExitCode.CRASH if failed else ExitCode.OK
 
     def _is_last(self, told: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
         """Return True if no program was observed in this rank that began after this was told."""
-        return told is not None and self._last.started_ns <= int(told["at_ns"])
+        return told is not None and self._last.started_ns <= int(told.get("at_ns", 0))
 
     def set_control(self, control: Control) -> None:
         if not self.ended:

@@ -93,8 +93,7 @@ class Round:
         A script that was told to end has stopped, not finished.
         """
         codes = self.exit_codes()
-        failed = self.stopping or self.not_saved or any(rank.words for rank in self.ranks)
-        return codes is not None and not any(codes) and not failed
+        return codes is not None and not any(codes) and not self.stopping and not self.not_saved
 
     @property
     def saved(self) -> bool:
@@ -224,11 +223,9 @@ class Round:
 
     def exited(self, rank: Rank) -> None:
         code = exit_code_of(rank.status) if rank.status is not None else None
-        # A pipeline, and a shell script that goes on, can end with 0 after their program has failed.
-        left = rank.last_words_of_part()
-        fine = (code in (ExitCode.OK, ExitCode.SAVED) and left is None) or rank.told_to_end or self.ending
+        fine = code in (ExitCode.OK, ExitCode.SAVED) or rank.told_to_end or self.ending
         if not fine and rank.words is None:
-            rank.words = left
+            rank.words = rank.words_of_last_part()
             self._judge(rank)
         if not self.alive:
             self.ended_ns = time.monotonic_ns()
