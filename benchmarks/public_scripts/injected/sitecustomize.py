@@ -17,7 +17,8 @@ import time
 _HOOK = os.environ.get("SCRIPT_HOOK", "torch.optim.optimizer")
 _PAUSES = "time.sleep"
 _sleep = getattr(time.sleep, "original", time.sleep)  # in a fork of a process that has this file's `sleep`
-_FILLING = "_init_optim_state"  # torch takes a step that changes nothing, to fill an optimizer's empty state
+# Torch, and torchtitan, take a step that changes nothing, to fill an optimizer's empty state.
+_FILLING = ("_init_optim_state", "init_optim_state")
 
 
 class _Finder:
@@ -109,7 +110,7 @@ def _is_filling(frame):
     for _ in range(4):
         if frame is None:
             return False
-        if frame.f_code.co_name == _FILLING:
+        if frame.f_code.co_name in _FILLING:
             return True
         frame = frame.f_back
     return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from trainmaster.contract.wire import environment
@@ -21,21 +21,23 @@ def install() -> None:
     """Let this process take its observation along when it calls one of the `os.exec…` functions."""
     if environment.PROGRESS_FD not in os.environ:
         return
-    pid, original = os.getpid(), os.execve
+    pid = os.getpid()
+    original: Callable[..., NoReturn] = os.execve
 
     @functools.wraps(original)
-    def execve(path: Any, args: Sequence[Any], env: Mapping[Any, Any]) -> NoReturn:
+    def execve(path: Any, args: Any, env: Any) -> NoReturn:
         if os.getpid() != pid:  # a fork that becomes a helper
             original(path, args, env)
         with _inheritable():
             original(path, args, {**env, **executed_rank_observation.variables(env)})
 
     @functools.wraps(os.execv)
-    def execv(path: Any, args: Sequence[Any], /) -> NoReturn:
+    def execv(path: Any, args: Any, /) -> NoReturn:
         execve(path, args, os.environ)
 
     # All the others call one of these two.
-    os.execve, os.execv = execve, execv
+    setattr(os, "execve", execve)  # noqa: B010  an assignment would have to have the very signature
+    setattr(os, "execv", execv)  # noqa: B010
 
 
 @contextlib.contextmanager
