@@ -49,7 +49,7 @@ SCRIPT = PublicScript(
         *("-m", "torchtitan.train", "--module", "llama3", "--config", "llama3_debugmodel", "--training.steps", "12"),
         *("--training.disable_cuda_graphs", "--training.num_tokens_per_microbatch_per_dp_rank", "256"),
         *("--training.max_context_length", "128", "--training.mixed_precision_param", "float32"),
-        *("--checkpoint.enable", "--checkpoint.interval", "4"),
+        *("--debug.seed", "42", "--checkpoint.enable", "--checkpoint.interval", "4"),
     ),
     end=Lines(r"step: *\d+ +loss: *[\d.]+"),
     changes=(
