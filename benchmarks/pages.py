@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import framework_recovery, goodput_page, recovery_page, script_recovery
+from benchmarks import framework_recovery, goodput_page, recovery_page, script_recovery, titan_speed
 from benchmarks.markdown import fill, machine, spread, table, wrapped
 from benchmarks.outages import A_STEP
 from benchmarks.public_scripts import page as public_scripts
@@ -345,6 +345,7 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "recovery": recovery_page.readme,
     "public-scripts": public_scripts.section,
     "script-recovery": script_recovery.section,
+    "titan-speed": titan_speed.section,
     "framework-recovery": framework_recovery.section,
 }
 WHOLE = "measured.md"

@@ -79,18 +79,30 @@ def job_of(script: PublicScript, environment: dict[str, str]) -> dict[str, Any]:
 class Started:
     """A script that was started, in a folder of its own; to be used with `with`, which ends all that is left of it.
 
-    Raises BadSources if the snapshot lacks what is needed.
+    `block`: its ranks wait after so many steps until `release` is called; 0: they never wait. Raises BadSources if the
+    snapshot lacks what is needed.
     """
 
     def __init__(
-        self, script: PublicScript, sources: Path, system: str, kill: Kill | None, pace_s: float, root: Path
+        self,
+        script: PublicScript,
+        sources: Path,
+        system: str,
+        kill: Kill | None,
+        pace_s: float,
+        root: Path,
+        block: int = 0,
     ) -> None:
         self.script, self.system, self._root = script, system, root
         self.folder = unpack(script, sources, root / "script")
         self._notes = root / "stamps"
         self._notes.mkdir()
+        turns = [self._notes / f"turn-{rank}" for rank in range(script.ranks if block else 0)]
+        for turn in turns:
+            os.mkfifo(turn)
+        self._pipes = [os.open(turn, os.O_RDWR) for turn in turns]  # to open one for both waits for nobody
         environment = {**EVERYWHERE, "HF_HOME": str(root / "hub"), **script.variables}
-        environment |= stamps.variables(self._notes, kill, pace_s, script.hook)
+        environment |= stamps.variables(self._notes, kill, pace_s, script.hook, block)
         if system == OURS:
             command, variables = _trainmaster(script, root, environment), {}
         else:
@@ -124,6 +136,13 @@ class Started:
     def end(self) -> None:
         """Tell the run to end, which ends its ranks, and kill it if it does not."""
         commands.end_all(self.process)
+        while self._pipes:
+            os.close(self._pipes.pop())
+
+    def release(self) -> None:
+        """Let all ranks begin a block."""
+        for pipe in self._pipes:
+            os.write(pipe, b".")
 
     def stamped(self) -> tuple[list[Step], list[int]]:
         """Return the steps and deaths so far."""

@@ -144,10 +144,15 @@ def _tensors(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from _tensors(value, f"{name}/{number}")
 
 
-def check_chosen(parser: argparse.ArgumentParser, given: argparse.Namespace, names: Collection[str]) -> None:
-    """Exit with a sentence if --sources is no folder, or if --only has a name that is not among `names`."""
+def check_sources(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """Exit with a sentence if --sources is no folder."""
     if not given.sources.is_dir():
         parser.error(f"--sources {given.sources}: there is no such folder")
+
+
+def check_chosen(parser: argparse.ArgumentParser, given: argparse.Namespace, names: Collection[str]) -> None:
+    """Exit with a sentence if --sources is no folder, or if --only has a name that is not among `names`."""
+    check_sources(parser, given)
     for name in given.only or []:
         if name not in names:
             parser.error(f"--only {name}: the scripts are {', '.join(names)}")

@@ -38,9 +38,11 @@ class Step(NamedTuple):
     count: int  # from 1, of this process
 
 
-def variables(folder: Path, kill: Kill | None, pace_s: float, hook: str = "") -> dict[str, str]:
-    """Return the variables of a script whose steps are to be stamped in `folder`."""
+def variables(folder: Path, kill: Kill | None, pace_s: float, hook: str = "", block: int = 0) -> dict[str, str]:
+    """Return the variables of a script whose steps are to be stamped in `folder`. `block`: ranks wait for their turn
+    after so many steps; 0: they never do."""
     found = {"SCRIPT_STAMPS": str(folder), "SCRIPT_PACE": str(pace_s), "PYTHONPATH": str(INJECTED)}
+    found |= {"SCRIPT_BLOCK": str(block)} if block else {}
     return found | ({"SCRIPT_KILL": kill.variable()} if kill else {}) | ({"SCRIPT_HOOK": hook} if hook else {})
 
 

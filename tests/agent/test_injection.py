@@ -107,6 +107,23 @@ def test_steps_are_seen_whatever_started_the_python_that_takes_them(
     assert report.ranks[0].step == 4
 
 
+AGAIN = """
+import os, sys
+if os.environ.get("PYTHONHASHSEED") != "7":
+    os.environ["PYTHONHASHSEED"] = "7"
+    os.execv(sys.executable, [sys.executable, *sys.argv])
+"""
+
+
+@pytest.mark.processes
+def test_the_steps_of_a_script_that_executes_itself_again_are_seen(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    path = os.pathsep.join([str(torch_of(world.folder)), str(ROOT / "trainer")])
+    world.start([sys.executable, world.script(AGAIN + STEPS)], PYTHONPATH=path)
+    world.until(lambda: "[rank 0] stepped" in world.log())
+    world.operator.wait_for_step(4, round=1)
+
+
 STUCK = """
 import os, time
 from torch.optim import optimizer
@@ -145,6 +162,48 @@ def test_the_last_words_of_a_python_that_a_shell_started_are_told(make_world: Ca
     verdict = world.operator.wait_for_verdict()
     assert verdict.message == "ArithmeticError: the answer is not 42"
     assert "line 1, in <module>" in verdict.traceback
+
+
+@pytest.mark.processes
+def test_a_python_that_fails_is_no_failure_of_a_shell_that_goes_on(make_world: Callable[..., World]) -> None:
+    """It looks whether a module is there, as people do before they install it."""
+    world = make_world()
+    path = os.pathsep.join([str(torch_of(world.folder)), str(ROOT / "trainer")])
+    probe = f"{sys.executable} -c 'import torch, missing'"
+    command = ["bash", "-c", f"{probe} || echo goes on; {sys.executable} {world.script(STEPS)}; exit 0"]
+    world.start(command, TRAINMASTER_ZYGOTE_ENABLED="0", PYTHONPATH=path)
+    world.operator.wait_for_step(4, round=1)
+    assert "[rank 0] goes on" in world.log()
+    assert not any(report.verdict for report in world.operator.reports)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("code", ["raise SystemExit(3)", "import missing"])
+def test_a_shell_that_ends_well_after_a_python_that_fails_is_done(make_world: Callable[..., World], code: str) -> None:
+    world = make_world()
+    world.start(["bash", "-c", f"{sys.executable} {world.script(code)} || echo ignored"], **world.without_torch())
+    assert world.wait() == 0
+    assert not world.operator.verdicts
+
+
+@pytest.mark.processes
+def test_a_python_that_fails_in_a_pipeline_is_a_failure(make_world: Callable[..., World]) -> None:
+    """The pipeline ends with the exit code of its last program."""
+    world = make_world(restarts=0)
+    script = world.script("raise ArithmeticError('the answer is not 42')\n")
+    world.start(["bash", "-c", f"{sys.executable} {script} 2>&1 | tee log"], **world.without_torch())
+    verdict = world.operator.wait_for_verdict()
+    assert (verdict.message, verdict.exit_code) == ("ArithmeticError: the answer is not 42", 1)
+    assert verdict.recurs is Recurrence.LIKELY
+
+
+@pytest.mark.processes
+def test_a_usage_error_in_a_pipeline_is_a_failure(make_world: Callable[..., World]) -> None:
+    world = make_world(restarts=0)
+    script = world.script("import sys\nprint('usage: no such option')\nsys.exit(2)\n")
+    world.start(["bash", "-c", f"{sys.executable} {script} 2>&1 | tee log"], **world.without_torch())
+    verdict = world.operator.wait_for_verdict()
+    assert (verdict.exit_code, verdict.recurs) == (2, Recurrence.CERTAIN)
 
 
 @pytest.mark.processes

@@ -58,6 +58,29 @@ def watched(folder: Path, program: str) -> str:
     return done.stdout.strip()
 
 
+FILLS = """
+import torch, uncompiled
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.AdamW([weight], lr=torch.tensor(0.0))
+weight.grad = torch.zeros(2)
+optimizer.step()
+for step in range(3):
+    optimizer.state[weight]["step"] = optimizer.state[weight]["step"] * 0 + 4 + step
+    optimizer.param_groups[0]["lr"] = 0.1
+    weight.grad = torch.ones(2)
+    optimizer.step()
+warmed = torch.optim.AdamW([weight], lr=0.0)
+for _ in range(9):
+    warmed.step()
+"""
+
+
+@pytest.mark.processes
+def test_a_step_with_which_a_program_itself_fills_an_optimizers_state_is_none(tmp_path: Path) -> None:
+    """A first step of a warm-up, which has no rate either, is one."""
+    assert watched(tmp_path, FILLS) == "steps: 13 loaded: False"
+
+
 @pytest.mark.processes
 def test_pretrained_weights_are_no_save_and_a_step_that_only_fills_an_optimizers_state_is_none(tmp_path: Path) -> None:
     assert watched(tmp_path, LOADS + TRAINS) == "steps: 2 loaded: False"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +182,17 @@ def test_a_script_that_resumes_by_an_option_gets_it_from_the_second_round_on() -
 def steps_of(*steps: tuple[float, int]) -> list[Step]:
     """(seconds, pid)."""
     return [Step(int(at * SECOND), pid, pid % 2, 0, 1) for at, pid in steps]
+
+
+def test_optimizers_that_step_in_turn_make_one_step_together(tmp_path: Path) -> None:
+    (tmp_path / "counted.py").write_text(
+        "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
+        "def step(optimizer):\n    for hook in hooks:\n        hook(optimizer, (), {})\n"
+    )
+    code = "import counted\nfor _ in range(3):\n    counted.step('one')\n    counted.step('other')\n"
+    variables = stamps.variables(tmp_path, None, 0.0, "counted")
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, **variables}, check=True)
+    assert [step.count for step in stamps.read_steps(tmp_path)] == [1, 2, 3]
 
 
 def test_a_recovery_ends_when_as_many_new_processes_have_stepped() -> None:

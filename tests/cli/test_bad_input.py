@@ -197,6 +197,21 @@ def test_a_script_that_does_not_exist_is_refused(
         assert line.endswith("; with --cluster it is not checked)") == (command == "validate")
 
 
+def test_a_program_is_looked_for_where_the_pods_of_a_run_find_it(
+    tmp_path: Path, write_job: WriteJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the interpreter of the run, whose environment need not be activated, and in the PATH of the container."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    container: dict[str, Any] = {"name": "worker", "command": ["pytest"]}
+    assert main(["validate", str(write_job(PYTORCH, **{CONTAINER: [container]}))]) == 0
+    program = tmp_path / "tools" / "conda"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    container |= {"command": ["conda", "run"], "env": [{"name": "PATH", "value": f"{program.parent}:/bin"}]}
+    assert main(["validate", str(write_job(PYTORCH, **{CONTAINER: [container]}))]) == 0
+
+
 def test_a_folder_with_a_main_is_a_script(
     tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
 ) -> None:

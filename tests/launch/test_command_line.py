@@ -123,6 +123,7 @@ def test_what_is_more_than_an_interpreter_is_executed_without_its_launcher(
         (["python", "-", "<", "t.py"], "standard input, which is empty for ranks"),
         (["python"], "python has no script to run"),
         (["torchrun --nproc-per-node=2 t.py"], r"is one word: write its words as a list, \[torchrun, --nproc"),
+        (["sh", "-c", "nohup torchrun t.py > log 2>&1 &"], "the rank would end at once: leave & out"),
         (["OMP_NUM_THREADS=1", "torchrun", "t.py"], r"is no program: write \[env, OMP_NUM_THREADS=1, …\]"),
         (["python", "-m"], "the name of a module is expected after it"),
     ],

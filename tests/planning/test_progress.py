@@ -9,6 +9,7 @@ import pytest
 from tests.planning.world import job_spec, opened, recovered, running, script_spec, verdict
 from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.observation import CheckpointSeen
+from trainmaster_operator.planning.facts.timestamps import since
 
 
 def test_a_job_runs_from_its_first_completed_step() -> None:
@@ -53,6 +54,21 @@ def test_a_rate_is_smoothed() -> None:
             world.agent(slot, ranks=world.ranks(slot, step=step))
         world.write()
     assert world.status.progress.stepsPerSecond == pytest.approx(1 + (1 - math.exp(-1)) * (0.1 - 1), abs=1e-5)
+
+
+def test_the_first_step_of_a_round_is_progress_where_it_is_the_last_one_before_the_failure() -> None:
+    world = running(step=10)
+    world.now += 20
+    world.agent(2, verdict=verdict())
+    world.write()
+    for slot in world.slots:
+        world.obey(slot, step=8, resumed=8)
+    world.now += 1
+    world.agent(1, ranks=world.ranks(1, step=10))
+    assert since(world.status.progress.updatedAt, world.now) >= 21
+    world.write()
+    assert (world.status.phase, since(world.status.progress.updatedAt, world.now)) == (JobPhase.RUNNING, 0)
+    assert world.plan().status is world.status
 
 
 def test_a_loss_that_is_not_a_number_is_text() -> None:

@@ -30,6 +30,7 @@ LAUNCHES = {
     "a shell's line": ["sh", "-c", "exec torchrun tells.py -f 'x'"],
     "options of Python": ["nice", "-n", "1", "python", "-O", "tells.py", "-f", "x"],
     "a shell script": ["bash", "run.sh", "-f", "x"],
+    "a shell script that asks for a module": ["bash", "probing.sh", "-f", "x"],
     "a program": ["./tells.py", "-f", "x"],
     "another interpreter": ["ANOTHER", "tells.py", "-f", "x"],
 }

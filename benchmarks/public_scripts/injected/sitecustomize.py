@@ -2,7 +2,8 @@
 
 This folder stands in PYTHONPATH, under whatever starts the script. Variables (see `benchmarks.public_scripts.stamps`):
 SCRIPT_STAMPS is the folder of the stamps; SCRIPT_HOOK the module whose steps count; SCRIPT_KILL says who is killed
-when; SCRIPT_PACE is a pause in seconds after each step. With SCRIPT_HOOK=time.sleep the script itself pauses for
+when; SCRIPT_PACE is a pause in seconds after each step; after each SCRIPT_BLOCK steps a rank waits until it gets a byte
+from the pipe `turn-RANK` in the folder of the stamps. With SCRIPT_HOOK=time.sleep the script itself pauses for
 SCRIPT_PACE seconds after each step, and these pauses are what counts: frameworks without torch have no other place
 that is the same in all of them.
 """
@@ -16,7 +17,8 @@ import time
 _HOOK = os.environ.get("SCRIPT_HOOK", "torch.optim.optimizer")
 _PAUSES = "time.sleep"
 _sleep = getattr(time.sleep, "original", time.sleep)  # in a fork of a process that has this file's `sleep`
-_FILLING = "_init_optim_state"  # torch takes a step that changes nothing, to fill an optimizer's empty state
+# Torch, and torchtitan, take a step that changes nothing, to fill an optimizer's empty state.
+_FILLING = ("_init_optim_state", "init_optim_state")
 
 
 class _Finder:
@@ -40,22 +42,34 @@ class _Finder:
 
 
 class _Steps:
-    """Is called after each step of an optimizer in this process, or in a fork of it."""
+    """Is called after each step of an optimizer in this process, or in a fork of it. Several optimizers that step in
+    turn, or an optimizer that calls others, make one step together."""
 
     def __init__(self):
         self.pid = self.count = self.first_ns = 0
+        self.taken = {}
 
-    def __call__(self, *_):
+    def __call__(self, optimizer=None, *_):
         now = time.monotonic_ns()
         if _is_filling(sys._getframe(1)):
             return
         if self.pid != os.getpid():
-            self.pid, self.count, self.first_ns = os.getpid(), 0, now
-        self.count += 1
+            self.pid, self.count, self.first_ns, self.taken = os.getpid(), 0, now, {}
+        taken = self.taken[id(optimizer)] = self.taken.get(id(optimizer), 0) + 1
+        if taken <= self.count:
+            return
+        self.count = taken
         rank, attempt = os.environ.get("RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         _append("steps", f"{now} {self.pid} {rank} {attempt} {self.count}\n")
         self._die(now)
+        self._wait_for_turn(rank)
         _sleep(float(os.environ.get("SCRIPT_PACE", "0")))
+
+    def _wait_for_turn(self, rank):
+        block = int(os.environ.get("SCRIPT_BLOCK", "0"))
+        if block and self.count % block == 0:
+            with open(os.path.join(os.environ["SCRIPT_STAMPS"], f"turn-{rank}"), "rb", buffering=0) as pipe:
+                pipe.read(1)
 
     def _die(self, now):
         """Kill this process if it is its turn; the moment is written down right before."""
@@ -96,7 +110,7 @@ def _is_filling(frame):
     for _ in range(4):
         if frame is None:
             return False
-        if frame.f_code.co_name == _FILLING:
+        if frame.f_code.co_name in _FILLING:
             return True
         frame = frame.f_back
     return False

@@ -23,7 +23,8 @@ def main() -> None:
     for name in ("TRAINMASTER_PROGRESS_FD", "TRAINMASTER_CHANNEL_FD"):
         if name in os.environ:
             os.set_inheritable(int(os.environ[name]), False)
-    from trainmaster.rank import executed_rank_observation, script_runner
+    from trainmaster.rank import executed_rank_observation, program_replacement, script_runner
 
     executed_rank_observation.claim()
+    program_replacement.install()
     sys.exit(script_runner.run(entry))

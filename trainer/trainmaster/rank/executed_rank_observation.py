@@ -26,9 +26,9 @@ from trainmaster.rank import failure_message, framework_joining, rendezvous, scr
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the additional variables with which a rank's Python programs are observed and launchers taken over."""
-    return {
-        "PYTHONPATH": os.pathsep.join([script_runner.INJECTED, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
-    }
+    given = env["PYTHONPATH"].split(os.pathsep) if env.get("PYTHONPATH") else []
+    given = [path for path in given if path != script_runner.INJECTED]
+    return {"PYTHONPATH": os.pathsep.join([script_runner.INJECTED, *given])}
 
 
 def watch() -> None:
@@ -44,10 +44,18 @@ def watch() -> None:
 
     def tell(kind: type[BaseException], error: BaseException, frames: types.TracebackType | None) -> None:
         if not isinstance(error, KeyboardInterrupt):
-            script_runner.tell_last_words(error.with_traceback(frames))
+            script_runner.tell_last_words(error.with_traceback(frames), may_go_on=_may_go_on())
         original(kind, error, frames)
 
     sys.excepthook = tell
+
+
+def _may_go_on() -> bool:
+    """Return True if the rank may go on after this process: a shell asks whether a module is there, and then trains.
+
+    Once a process has joined its round, the other ranks wait for it, and nothing that follows can take its place.
+    """
+    return os.getpid() != os.getsid(0) and not script_observer.has_joined()
 
 
 def _tell_exits() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from typing import Any
 
 from trainmaster.contract.wire import channel, environment
@@ -16,10 +17,12 @@ OWN_LOOP_MESSAGE_LIMIT, OWN_LOOP_TRACEBACK_LIMIT = 4_000, 32_000
 """The same for a failure in the built-in trainer."""
 
 
-def tell(cause: Cause, message: str, traceback: str, *, cascade: bool = False, step: int = 0) -> None:
+def tell(
+    cause: Cause, message: str, traceback: str, *, cascade: bool = False, step: int = 0, may_go_on: bool = False
+) -> None:
     """Send the last words to the agent, if there is one. It never raises, because the process is ending anyway."""
     words = {"cause": cause.value, "message": message[:MESSAGE_LIMIT], "traceback": traceback[-TRACEBACK_LIMIT:]}
-    _send(channel.FAILED, {**words, "cascade": cascade, "step": step})
+    _send(channel.FAILED, {**words, "cascade": cascade, "step": step, "may_go_on": may_go_on})
 
 
 def refuse(words: str) -> int:
@@ -44,5 +47,14 @@ def _send(kind: str, fields: dict[str, Any]) -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         link = channel.Channel.open(os.dup(int(fd)))
-        link.send(kind, fields)
+        link.send(kind, {**fields, "at_ns": time.monotonic_ns(), "piped": _is_in_pipeline()})
         link.close()
+
+
+def _is_in_pipeline() -> bool:
+    """Return True if another program below this rank reads what this process prints: in `python train.py | tee log`."""
+    try:
+        own, ranks = (os.readlink(f"/proc/{process}/fd/1") for process in ("self", os.getsid(0)))
+    except OSError:
+        return False
+    return own.startswith("pipe:") and own != ranks

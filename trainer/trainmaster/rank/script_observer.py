@@ -77,6 +77,12 @@ def step() -> int:
     return _observer.progress.step if _observer is not None else 0
 
 
+def has_joined() -> bool:
+    """Return True if this process was seen in its round's rendezvous or in a step."""
+    progress = _observer.progress if _observer is not None else None
+    return progress is not None and bool(progress.rendezvous_ns or progress.first_step_ns)
+
+
 class _Observer:
     def __init__(self, own_loop: bool) -> None:
         self.own_loop = own_loop
@@ -91,6 +97,7 @@ class _Observer:
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._calls = 0
         self._filling = False  # torch takes a step that changes nothing, to fill an optimizer's empty state
+        self._filled: Any = None  # an optimizer with which somebody else does so
         self._loaded = False  # a file that the job may have saved, by torch.load, before the first step
         self._base = -1  # steps before this process; 0 as well where the optimizer counts none
         self._forward: Any = None
@@ -239,7 +246,9 @@ class _Observer:
             self._enter(Phase.STEP)
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        faults = None if self.yielded() or self._filling else _faults()
+        if not self._filling and _only_fills(optimizer):
+            self._filled = optimizer
+        faults = None if self.yielded() or self._filling or self._filled is not None else _faults()
         if faults is None:
             return
         base = self._base if self._base >= 0 else _steps_before(optimizer) or 0
@@ -249,7 +258,8 @@ class _Observer:
         )
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        if self._filling:
+        if self._filling or self._filled is optimizer:
+            self._filled = None
             return
         if not self.yielded():
             if self._base < 0:
@@ -356,6 +366,18 @@ def _steps_before(optimizer: Any) -> int | None:
         if taken is not None and getattr(getattr(taken, "device", None), "type", "cpu") == "cpu":
             return int(taken)
     return None
+
+
+def _only_fills(optimizer: Any) -> bool:
+    """Return True if the next step only fills the optimizer's empty state: its rates and its gradients are 0.
+
+    A first step of a warm-up has a rate of 0 too, but other gradients.
+    """
+    if optimizer.state or any(group.get("lr", 1) for group in optimizer.param_groups):
+        return False
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    # Of a distributed tensor a rank looks at its own part, for it must not wait for others here.
+    return bool(gradients) and not any(bool(getattr(grad, "_local_tensor", grad).any()) for grad in gradients)
 
 
 def _put_in_place(module: Any, name: str, function: Any) -> None:

@@ -197,12 +197,14 @@ def _write(text: str) -> None:
         sys.stderr.flush()
 
 
-def tell_last_words(error: BaseException) -> ExitCode:
-    """Tell the agent of the exception that ends this process; return the exit code that it means."""
+def tell_last_words(error: BaseException, *, may_go_on: bool = False) -> ExitCode:
+    """Tell the agent of the exception that ends this process; return the exit code that it means. `may_go_on`: what has
+    started this process may go on without it."""
     text = user_traceback(error)
     message = "".join(traceback.format_exception_only(type(error), error)).strip()
     if isinstance(error, SyntaxError):  # whose first lines are the place, not the name
         message = f"{type(error).__name__}: {error}"
     cause, cascade = cause_of(text), is_cascade(text)
-    failure_message.tell(cause, message, text, cascade=cascade, step=script_observer.step())
+    step = script_observer.step()
+    failure_message.tell(cause, message, text, cascade=cascade, step=step, may_go_on=may_go_on)
     return code_of(cause, cascade)

@@ -19,6 +19,7 @@ from trainmaster_operator.api.validation import partial_model, pod_template
 from trainmaster_operator.api.validation.problem import Problem
 from trainmaster_operator.cli.this_machine import cuda_devices, device_plan, script_interpreter, trainer_checks
 from trainmaster_operator.local import container_variables
+from trainmaster_operator.local.inherited_variables import base_environment
 
 _CONTAINER = ("spec", "workers", "template", "spec", "containers", 0)
 _BARE = ("python", "python3")
@@ -124,12 +125,13 @@ def _command_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
         return
     known = container_variables.of_container(container, {})
     for place, argv in (((*_CONTAINER, "command"), spec.command()), (_RESTART, spec.workers.restartCommand or [])):
-        for words in _of_command(container_variables.expand_all(argv, known), folder):
+        for words in _of_command(container_variables.expand_all(argv, known), folder, known.get("PATH")):
             yield Problem(place, words)
 
 
-def _of_command(argv: list[str], folder: Path) -> Iterator[str]:
-    """Yield what would fail at once in a command that runs in a directory of this machine."""
+def _of_command(argv: list[str], folder: Path, search: str | None) -> Iterator[str]:
+    """Yield what would fail at once in a command that runs in a directory of this machine. `search`: the PATH of the
+    container; None if it has none of its own."""
     if not argv:
         return
     try:
@@ -145,7 +147,8 @@ def _of_command(argv: list[str], folder: Path) -> Iterator[str]:
     except LaunchRefused:
         return  # `job_validation` reports it.
     program, entry = command.argv[0], command.entry
-    if program not in _BARE and not shutil.which(program, path=None) and not (folder / program).is_file():
+    searched = search or base_environment(os.environ)["PATH"]
+    if program not in _BARE and not shutil.which(program, path=searched) and not (folder / program).is_file():
         yield f"no program {argv[0] if argv[0] == program else program} is found"
     script = entry["path"] if entry is not None and entry["kind"] == "script" else None
     if script is not None and "$" not in script:

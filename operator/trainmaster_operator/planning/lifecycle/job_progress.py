@@ -108,10 +108,12 @@ def _progress(view: View) -> ProgressStatus:
     total = training.steps if training else max(rank.total_steps for _, rank in ranks)
     loss = next((_text(r.loss) for _, r in ranks if r.loss is not None), old.loss)
     saved = script_step_count.last_save(view)
-    if (step, total, loss, saved) == (old.step, old.totalSteps, old.loss, old.lastSave):
+    elapsed = since(old.updatedAt, view.now)
+    # A new round may be seen first at the very step that was the last one before.
+    of_this_round = elapsed <= since(view.status.roundOpenedAt, view.now)
+    if of_this_round and (step, total, loss, saved) == (old.step, old.totalSteps, old.loss, old.lastSave):
         return old
     rate = old.stepsPerSecond
-    elapsed = since(old.updatedAt, view.now)
     if step > old.step > 0 and _trains(view) and elapsed > 0:
         new = (step - old.step) / elapsed
         weight = 1 - math.exp(-elapsed / SMOOTHING_S) if rate > 0 else 1.0

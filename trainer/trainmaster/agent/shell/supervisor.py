@@ -256,7 +256,7 @@ class Supervisor:
         elif kind == channel.FAILED:
             current.spoke(rank, message)
         elif kind == channel.EXITS:
-            rank.exits = True
+            rank.exits = message
         elif kind == channel.RESUMED:
             current.resumed_step, current.resumed_tier = int(message["step"]), str(message.get("tier", ""))
             self.reporter.at_once()

@@ -23,7 +23,7 @@ from trainmaster.agent.zygote.fork_server import MARK, Birth
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 from trainmaster.host import pinning, processes
-from trainmaster.rank import failure_message, script_runner
+from trainmaster.rank import failure_message, program_replacement, script_runner
 
 set_by_imports: dict[str, str | None] = {}
 """Variables that the imports of a learned zygote have set, or deleted (None), as they do in a rank."""
@@ -86,6 +86,7 @@ def run(entry: dict[str, Any]) -> None:
     """Run a Python entry in this fork as if it had been started. Does not return."""
     _refresh(os.environ)
     script_runner.customize()
+    program_replacement.install()
     code = script_runner.run(entry)
     _leave(code)
 

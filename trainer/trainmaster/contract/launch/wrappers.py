@@ -15,6 +15,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash")
 # A shell's line with any of these is more than one simple command.
 _SHELL_SYNTAX = re.compile(r"[;&|<>()$`*?\[\]{}!#~\n\\]")
+_IN_BACKGROUND = re.compile(r"(?<!&)&\s*$")
 _WITHOUT_EFFECT = {"nohup": "output goes to logs anyway, and no terminal ends a rank", "time": "no time is printed"}
 
 
@@ -91,8 +92,13 @@ def _take_exec(line: Wrapped) -> Wrapped | None:
 
 
 def _take_shell(line: Wrapped) -> Wrapped | None:
-    """Return the line in `sh -c 'one simple command'`, or None for any other line, which the shell must run."""
+    """Return the line in `sh -c 'one simple command'`, or None for any other line, which the shell must run.
+
+    Raises LaunchRefused for a line that leaves its last command running when the shell ends.
+    """
     options, rest = line.argv[1:2], line.argv[2:]
+    if rest and re.fullmatch(r"-[a-z]*c", options[0]) and _IN_BACKGROUND.search(rest[0]):
+        raise LaunchRefused("the shell's line ends with &, so the rank would end at once: leave & out, and nohup too")
     if len(options) != 1 or not re.fullmatch(r"-[a-z]*c", options[0]) or len(rest) != 1:
         return None
     inner = _simple_command(rest[0])

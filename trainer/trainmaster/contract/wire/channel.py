@@ -17,8 +17,10 @@ LIMIT = 128 * 1024
 # A shard lies in the attached memory file. What trainmaster.checkpoint.files.upload takes:
 # {step, round, rank, world_size, storage, directory, file, size, keep}
 STAGED = "staged"
-FAILED = "failed"  # last words: {cause, message, traceback, step, cascade}
-EXITS = "exits"  # {code}: the program ends by SystemExit, with a code that is not 0
+# Last words: {cause, message, traceback, step, cascade, may_go_on, at_ns, piped}. may_go_on: another program of the
+# rank may follow the one that speaks, and then they don't count; at_ns: the time; piped: it is part of a pipeline
+FAILED = "failed"
+EXITS = "exits"  # {code, at_ns, piped}: the program ends by SystemExit, with a code that is not 0
 # What this rank has imported since it last said so, for the zygote, in the order in which the imports began:
 # {imports: [[name, name of the import that it was part of or ""], ...], variables: {name: value or null}, forkable,
 # settled}. variables: that imports have set; forkable: the script changed nothing that torch may read at its import;

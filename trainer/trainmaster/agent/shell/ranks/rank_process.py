@@ -7,13 +7,13 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from trainmaster.agent.shell.ranks.output_pipe import Output
 from trainmaster.agent.shell.ranks.verdict import exit_code_of
 from trainmaster.agent.shell.zygote_client import Process
 from trainmaster.agent.zygote import packets
-from trainmaster.contract.wire import Control, Phase, Progress, ProgressRecord, RankReport, RankState
+from trainmaster.contract.wire import Control, ExitCode, Phase, Progress, ProgressRecord, RankReport, RankState
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import COLLECTIVES, RESCUES
 from trainmaster.host import processes, rank_memory
@@ -47,9 +47,10 @@ class Rank:
         self.rescuing = False  # it is saving its last completed step...
         self.rescued = False  # ...and has done so, or can't
         self.words: dict[str, Any] | None = None
+        self.words_of_part: dict[str, Any] | None = None  # of a program after which the rank may go on
         self.imports: list[list[str]] = []  # see channel.MODULES
         self.imported_variables: dict[str, str | None] = {}
-        self.exits = False  # it ends, or has ended, by SystemExit with a code that is not 0
+        self.exits: dict[str, Any] | None = None  # a program of it ends, or has ended, by SystemExit: channel.EXITS
         self.look = Look()
         self._on_message = on_message
         self._on_exit = on_exit
@@ -69,11 +70,29 @@ class Rank:
         self._receive()
         self.output.drain()
         self._last = self.record.read()
-        self.status, self.ended = status, True
+        self.status, self.ended = self._code_of_pipeline() << 8 if status == 0 else status, True
         self._on_exit(self)
 
     def progress(self) -> Progress:
         return self._last if self.ended else self.record.read()
+
+    def words_of_last_part(self) -> dict[str, Any] | None:
+        """Return the words of the last program that was observed, or None if it did not fail."""
+        return self.words_of_part if self._is_last(self.words_of_part) else None
+
+    def _code_of_pipeline(self) -> int:
+        """Return the exit code of the last program that was observed if it was part of a pipeline, else 0.
+
+        A pipeline itself ends with the exit code of another program.
+        """
+        if self._is_last(self.exits) and self.exits.get("piped"):
+            return int(self.exits["code"]) & 0xFF
+        failed = any(self._is_last(words) and words.get("piped") for words in (self.words, self.words_of_part))
+        return ExitCode.CRASH if failed else ExitCode.OK
+
+    def _is_last(self, told: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
+        """Return True if no program was observed in this rank that began after this was told."""
+        return told is not None and self._last.started_ns <= int(told.get("at_ns", 0))
 
     def set_control(self, control: Control) -> None:
         if not self.ended:

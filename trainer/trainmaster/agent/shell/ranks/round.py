@@ -207,7 +207,9 @@ class Round:
 
     def spoke(self, rank: Rank, words: dict[str, Any]) -> None:
         """Handle the last words of a rank, so that the verdict need not wait for the process to end."""
-        if rank.words is None:
+        if words.get("may_go_on"):
+            rank.words_of_part = words
+        elif rank.words is None:
             rank.words = words
             self._judge(rank)
 
@@ -215,6 +217,7 @@ class Round:
         code = exit_code_of(rank.status) if rank.status is not None else None
         fine = code in (ExitCode.OK, ExitCode.SAVED) or rank.told_to_end or self.ending
         if not fine and rank.words is None:
+            rank.words = rank.words_of_last_part()
             self._judge(rank)
         if not self.alive:
             self.ended_ns = time.monotonic_ns()
@@ -276,7 +279,7 @@ class Round:
                 status=rank.status,
                 words=rank.words,
                 lines=list(rank.output.lines),
-                exits=rank.exits,
+                exits=rank.exits is not None,
                 forked_warm=self.way == "learned",
                 own_loop=self._own_loop,
                 oom_killed=self.oom_kills(),

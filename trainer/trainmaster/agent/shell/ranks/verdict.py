@@ -59,6 +59,8 @@ def judge(end: End) -> Verdict:
     """Return the verdict on a rank that failed. A status of 0 or SAVED is no failure."""
     words = end.words or {}
     code = exit_code_of(end.status) if end.status is not None else _code_to_come(words)
+    if not (words or end.exits or end.own_loop):
+        code = _without_shell(code)
     text = str(words.get("traceback") or "") or traceback_in(end.lines)
     cause, message = _cause(end, code, words, text)
     broken = hardware_line(end.lines, text) if cause is Cause.CRASH and not end.note else ""
@@ -85,6 +87,14 @@ def judge(end: End) -> Verdict:
         samples=[int(n) for n in words.get("samples") or []],
         recurs=recurs,
     )
+
+
+def _without_shell(code: int) -> int:
+    """Return the exit code, negative for a signal, of a program from that of the shell that ran it.
+
+    Most shells end with 128 and the number of the signal that has killed their last program.
+    """
+    return 128 - code if code - 128 in signal.valid_signals() else code
 
 
 def _code_to_come(words: dict[str, Any]) -> int:
