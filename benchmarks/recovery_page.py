@@ -132,8 +132,8 @@ def documented(rows: list[Row]) -> str:
         return ""
     kills, came = sum(row["kills"] for row in tried), sum(len(row["seconds"]) for row in tried)
     return (
-        f"With the rendezvous of its documentation, whose store is shared, torchrun restarted the ranks after {came} "
-        f"of {kills} kills."
+        "Torchrun was run with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`. "
+        f"Without this variable, torchrun restarted the ranks after {came} of {kills} kills."
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
+from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.api.validation import launch_command
 from trainmaster_operator.api.validation.job_validation import validate
 
@@ -39,6 +40,22 @@ def test_a_job_has_as_many_ranks_as_its_launcher_was_told_unless_it_says_so_itse
 ) -> None:
     launch_command.complete(document["spec"])
     assert document["spec"]["workers"].get("ranksPerPod") == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (["torchrun", "--nproc_per_node=2", "t.py"], "--nproc-per-node"),
+        (["deepspeed", "--num_gpus=2", "t.py"], "--num_gpus"),
+        (["accelerate", "launch", "--num_processes=2", "t.py"], ""),
+        (["torchrun", "--of-a-newer-torch", "t.py"], ""),
+        (["python", "t.py"], ""),
+    ],
+)
+def test_an_option_for_each_pod_is_named(command: list[str], option: str) -> None:
+    document = of(command)
+    launch_command.complete(document["spec"])
+    assert launch_command.option_for_each_pod(JobSpec.model_validate(document["spec"])) == option
 
 
 @pytest.mark.parametrize(

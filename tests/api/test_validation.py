@@ -61,6 +61,10 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ({"spec": []}, "spec: a map is expected, not a list"),
         ({"spec__suspended": 3}, "spec.suspended: unknown field; did you mean suspend?"),
         ({"spec__workers__replica": 3}, "spec.workers.replica: unknown field; did you mean replicas?"),
+        (
+            {"spec__training__steps": ..., "spec__training__step": 400},
+            "spec.training.step: unknown field; did you mean steps?",
+        ),
         ({"spec__lr": 0.1}, "spec.lr: unknown field here; spec.training.optimizer.lr is known"),
         (
             {"spec__checkpoint": {"everySteps": 10}},
@@ -117,16 +121,16 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         (
             {"spec__training__parallelism": {"dpShard": 3}},
-            "spec.training.parallelism: dpShard 3, but the job's number of ranks, 4, doesn't divide by 3; 3 and 6 "
-            "would (workers.replicas 4 x ranksPerPod 1)",
+            "spec.training.parallelism: dpShard 3, but the job's number of ranks, 4, is not divisible by 3; 3 and 6 "
+            "are (workers.replicas 4 x ranksPerPod 1)",
         ),
         (
             {"spec__training__batch": {"global": 10}},
-            "spec.training.batch.global: 10 doesn't divide by the job's 4 ranks; 8 and 12 would",
+            "spec.training.batch.global: 10 is not divisible by the job's 4 ranks; 8 and 12 are",
         ),
         (
             {"spec__training__batch": {"global": 3}},
-            "spec.training.batch.global: 3 doesn't divide by the job's 4 ranks; 4 would be the smallest",
+            "spec.training.batch.global: 3 is not divisible by the job's 4 ranks; 4 is the smallest number that is",
         ),
         (
             {"spec__training__batch": {"global": 24, "micro": 4}},
@@ -140,7 +144,7 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         (
             {"spec__training__batch": {"global": 25, "scaling": {"ranks": 4, "learningRate": "Linear"}}},
-            "spec.training.batch: global 25 doesn't divide by scaling.ranks 4; 24 and 28 would",
+            "spec.training.batch: global 25 is not divisible by scaling.ranks 4; 24 and 28 are",
         ),
         (
             {"spec__training__batch": {"global": 24, "scaling": {"ranks": 4, "learningRate": "Lineal"}}},
@@ -164,8 +168,8 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         (
             {"spec__workers": {"replicas": 7, "min": 5}, "spec__training__parallelism": {}},
-            "spec.workers: no number of pods from 5 to 7 is possible: batch.global 8 doesn't divide by the 7 "
-            "data-parallel ranks; 7 and 14 would",
+            "spec.workers: no number of pods from 5 to 7 is possible: batch.global 8 is not divisible by the 7 "
+            "data-parallel ranks; 7 and 14 are",
         ),
         ({"spec__training": ...}, "spec: framework Trainmaster needs spec.training"),
         ({"spec__checkpoint": {"directory": ""}}, "spec.checkpoint.directory: is empty"),

@@ -38,6 +38,17 @@ def test_a_first_job_of_a_script_is_valid(folder: str, capsys: pytest.CaptureFix
     assert container["command"] == ["python", str(script)]
 
 
+def test_a_launcher_in_a_job_of_two_pods_is_said_to_count_for_each_pod(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").touch()
+    assert main(["init", "--script", "train.py"]) == 0
+    file = Path("job.yaml")
+    file.write_text(file.read_text().replace('"python"', '"torchrun", "--nproc-per-node=2"'))
+    capsys.readouterr()
+    assert main(["validate", "job.yaml"]) == 0
+    words = "4 ranks: 2 pods x 2 ranks of --nproc-per-node"
+    assert capsys.readouterr().out == f"job.yaml: job job is valid ({words})\n"
+
+
 def test_every_field_that_a_person_may_change_has_a_comment() -> None:
     assert main(["init"]) == 0
     lines = Path("job.yaml").read_text().splitlines()

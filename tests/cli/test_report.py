@@ -245,7 +245,7 @@ def test_the_last_failure_of_a_run_that_went_on_comes_after_its_curves(tmp_path:
 
 
 def test_the_report_of_a_run_that_was_stopped_says_how_to_continue_it(tmp_path: Path) -> None:
-    words = "The run was stopped. To continue it, give the same trainmaster run command again."
+    words = "The run was stopped. Nothing was saved yet. To start it again from the first step, give the same"
     _, text = page(output_folder(tmp_path / "stopped", SUCCEEDED.model_copy(update={"phase": JobPhase.SUSPENDED})))
     assert text.index(words) < text.index("restarts")
     assert words not in page(output_folder(tmp_path / "ended"))[1]

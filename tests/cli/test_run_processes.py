@@ -239,6 +239,7 @@ def test_the_second_ctrl_c_ends_everything_at_once(start: Any, temporary: Path) 
     run.wait_for("stopping")
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 130, run.output
+    assert "Interrupted" in run.output
     assert all_end(tree)
     assert os.listdir(temporary) == []
 

@@ -50,15 +50,32 @@ def test_a_run_whose_command_has_died_is_interrupted_and_can_be_gone_on_with(sho
     lines = shown(status())
     assert states(lines) == ["Interrupted", "Interrupted"]
     assert lines[-1] == (
-        "The command of the run ended while the job was running. "
-        "To continue it, give the same trainmaster run command again."
+        "The command of the run ended while the job was running. To continue it from its newest checkpoint, or from "
+        "the first step if there is none, give the same trainmaster run command again."
     )
 
 
 def test_a_run_that_was_stopped_is_suspended(shown: Shown) -> None:
     lines = shown(status(JobPhase.SUSPENDED))
     assert states(lines) == ["Suspended", "Suspended"]
-    assert lines[-1] == "The run was stopped. To continue it, give the same trainmaster run command again."
+    assert lines[-1] == (
+        "The run was stopped. Nothing was saved yet. To start it again from the first step, give the same trainmaster "
+        "run command again."
+    )
+
+
+def test_a_run_that_is_asked_to_stop_says_what_it_waits_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = output_folder(tmp_path / "out", status())
+    left = yaml.safe_load((out / "status.yaml").read_text())
+    left["spec"]["suspend"] = True
+    (out / "status.yaml").write_text(yaml.safe_dump(left))
+    folder = output.OutputFolder.claim(out)
+    assert main(["status", str(out)]) == 0
+    folder.release()
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "Ctrl-C or a signal has asked the run to stop: the run ends when all ranks have ended; a second Ctrl-C ends it "
+        "at once."
+    )
 
 
 def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:

@@ -1,4 +1,4 @@
-"""What a run says that was stopped, and what the run says that goes on with it."""
+"""What is said of a run that has ended before its job, and what the run says that continues it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from tests.cli.runs import CRASH, status
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
-from trainmaster_operator.cli.run.resume_message import from_where, how_to_go_on, what_failed_before
+from trainmaster_operator.cli.run.resume_message import from_where, what_failed_before
+from trainmaster_operator.cli.stored_state import how_to_go_on
 from trainmaster_operator.planning.facts.job_state import CheckpointStatus, JobPhase
 
 SAME = "give the same command again: CMD"
@@ -33,9 +34,16 @@ SAME = "give the same command again: CMD"
 def test_a_run_that_was_stopped_says_how_to_go_on(
     base: dict[str, Any], changes: dict[str, Any], saved: int, words: str
 ) -> None:
-    spec = DistributedTrainingJob.model_validate(job(base, **changes)).spec
-    left = status(checkpoint=CheckpointStatus(step=saved, round=1)) if saved else status()
-    assert how_to_go_on(spec, left, "CMD") == words
+    checkpoint = CheckpointStatus(step=saved, round=1) if saved else None
+    left = status(JobPhase.SUSPENDED, checkpoint=checkpoint)
+    assert how_to_go_on(job(base, **changes), left, "CMD") == words
+
+
+def test_a_run_that_was_interrupted_does_not_say_that_nothing_was_saved() -> None:
+    assert how_to_go_on(job(TRAINMASTER), status()) == (
+        "To continue it from its newest checkpoint, or from the first step if there is none, "
+        "give the same trainmaster run command again."
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +74,7 @@ def test_a_script_that_has_called_torch_save_is_told_with_the_step_of_its_last_s
     left.progress.lastSave = 50
     saved = "continues from what it has saved itself (its last torch.save was after step 50)"
     assert from_where(spec, left) == f"the script starts again, and {saved}"
-    assert how_to_go_on(spec, left, "CMD") == f"To start the script again, which {saved}, {SAME}"
+    assert how_to_go_on(job(PYTORCH), left, "CMD") == f"To start the script again, which {saved}, {SAME}"
 
 
 def test_a_failed_run_that_is_run_again_says_what_failed_and_no_other_run_does() -> None:

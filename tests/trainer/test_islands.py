@@ -279,7 +279,7 @@ def test_a_number_of_ranks_that_islands_cant_share_is_refused() -> None:
     config = TrainingConfig.model_validate(
         {"data": {"path": "x"}, "steps": 4, "batch": {"global": 4}, "parallelism": {"island": 2}}
     )
-    with pytest.raises(ValueError, match=r"island 2, .* number of ranks, 3, doesn't divide by 2; 2 and 4 would"):
+    with pytest.raises(ValueError, match=r"island 2, .* number of ranks, 3, is not divisible by 2; 2 and 4 are"):
         config.parallelism.resolve(3)
     assert config.parallelism.resolve(4) == {"island": 2, "dpReplicate": 2, "dpShard": 1}
     assert config.accumulation(4) == (1, 1)

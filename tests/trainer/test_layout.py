@@ -108,16 +108,16 @@ def test_one_degree_is_derived(parallelism: dict[str, Any], world: int, degrees:
 @pytest.mark.parametrize(
     ("parallelism", "world", "sentence"),
     [
-        ({"tp": 4}, 6, "tp 4, but the job's number of ranks, 6, doesn't divide by 4; 4 and 8 would"),
+        ({"tp": 4}, 6, "tp 4, but the job's number of ranks, 6, is not divisible by 4; 4 and 8 are"),
         (
             {"tp": 2, "pp": 2},
             6,
-            "pp 2 x tp 2 = 4, but the job's number of ranks, 6, doesn't divide by 4; 4 and 8 would",
+            "pp 2 x tp 2 = 4, but the job's number of ranks, 6, is not divisible by 4; 4 and 8 are",
         ),
         (
             {"tp": 2, "dpShard": 3},
             8,
-            "dpShard 3 x tp 2 = 6, but the job's number of ranks, 8, doesn't divide by 6; 6 and 12 would",
+            "dpShard 3 x tp 2 = 6, but the job's number of ranks, 8, is not divisible by 6; 6 and 12 are",
         ),
         ({"dpShard": 3, "tp": 2}, 2, "dpShard 3 x tp 2 = 6 ranks, but the job has 2"),
         ({"dpShard": 3, "tp": 4}, 6, "dpShard 3 x tp 4 = 12 ranks, but the job has 6"),
@@ -127,7 +127,7 @@ def test_one_degree_is_derived(parallelism: dict[str, Any], world: int, degrees:
         (
             {"dpShard": 3},
             2,
-            "dpShard 3, but the job's number of ranks, 2, doesn't divide by 3; 3 would be the smallest",
+            "dpShard 3, but the job's number of ranks, 2, is not divisible by 3; 3 is the smallest number that is",
         ),
         (
             {"dpShard": 4, "ep": 3},

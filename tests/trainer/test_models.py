@@ -181,7 +181,14 @@ def test_a_model_tells_its_blocks() -> None:
         ({"layer": 2}, r"model.options: 'layer' is unknown; did you mean layers\?"),
         ({"layers": "2"}, r"model.options.layers: .* valid integer; got '2'"),
         ({"layers": 0}, r"model.options.layers: .* greater than or equal to 1; got 0"),
-        ({"width": 130, "heads": 4}, r"width 130 over 4 heads .*; width 128 would"),
+        (
+            {"width": 130, "heads": 4},
+            r"width / heads must be an even whole number: width 130 / heads 4 = 32.5; width 128 would be possible",
+        ),
+        (
+            {"width": 12, "heads": 4},
+            r"width / heads must be an even whole number: width 12 / heads 4 = 3; width 16 would be possible",
+        ),
         ({"dropout": 0.1}, r"dropout 0.1 is not supported yet, only 0"),
     ],
 )

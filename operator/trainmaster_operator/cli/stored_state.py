@@ -15,10 +15,6 @@ from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEEDS_MIGRATION, former_status
 from trainmaster_operator.planning.status_mapping import OtherLayout, read_status
 
-_AGAIN = "To continue it, give the same trainmaster run command again."
-WAS_STOPPED = f"The run was stopped. {_AGAIN}"
-"""What is said of a run that has stopped because somebody asked for it."""
-
 
 def state_of(job: Mapping[str, Any]) -> JobState:
     """Return the state in a job's status. Raise Refusal if another version of Trainmaster wrote it."""
@@ -48,13 +44,51 @@ def slots_in_rank_order(job: dict[str, Any]) -> list[int]:
     return list(unpack_ranges(members))
 
 
-def standing(out: Path, job: JobState, goes_on: bool) -> tuple[str, str]:
+ENDS_WITH_ITS_RANKS = "the run ends when all ranks have ended; a second Ctrl-C ends it at once"
+"""What a run waits for that is asked to stop."""
+INTERRUPTED = "Interrupted"
+"""The state of a run whose command has ended before its job."""
+
+
+def standing(out: Path, job: Mapping[str, Any], goes_on: bool) -> tuple[str, str]:
     """Return the state of a run on this machine in one word and in a sentence. `goes_on`: its command is running."""
+    status = state_of(job)
+    phase = status.phase
+    if goes_on and (job.get("spec") or {}).get("suspend") and not phase.finished:
+        return phase.value, f"Ctrl-C or a signal has asked the run to stop: {ENDS_WITH_ITS_RANKS}."
     if goes_on:
-        return job.phase.value, f"Its command is running; `trainmaster logs {out} --follow` shows what rank 0 prints."
-    if job.phase.finished:
-        return job.phase.value, ""
-    if job.phase is JobPhase.SUSPENDED:
-        return job.phase.value, WAS_STOPPED
-    was = job.phase.value.lower()
-    return "Interrupted", f"The command of the run ended while the job was {was}. {_AGAIN}"
+        return phase.value, f"Its command is running; `trainmaster logs {out} --follow` shows what rank 0 prints."
+    if phase.finished:
+        return phase.value, ""
+    if phase is JobPhase.SUSPENDED:
+        return phase.value, was_stopped(job, status)
+    ended = f"The command of the run ended while the job was {phase.value.lower()}."
+    return INTERRUPTED, f"{ended} {how_to_go_on(job, status)}"
+
+
+def was_stopped(job: Mapping[str, Any], status: JobState) -> str:
+    """Return what is said of a run that has stopped because somebody asked for it."""
+    return f"The run was stopped. {how_to_go_on(job, status)}"
+
+
+def how_to_go_on(job: Mapping[str, Any], status: JobState, command: str = "") -> str:
+    """Return what a user may type next whose run has ended before its job, and what that does. `command`: that of the
+    run; "": it is not known."""
+    again = f"give the same command again: {command}" if command else "give the same trainmaster run command again."
+    if ((job.get("spec") or {}).get("checkpoint") or {}).get("resume") == "Never":
+        return f"To start it again from the first step, since spec.checkpoint.resume is Never, {again}"
+    if status.checkpoint is not None:
+        return f"To continue it after step {status.checkpoint.step}, {again}"
+    if is_scripted(job):
+        saved = last_torch_save(status)
+        return f"To start the script again, which continues from what it has saved itself{saved}, {again}"
+    if status.phase is JobPhase.SUSPENDED:
+        return f"Nothing was saved yet. To start it again from the first step, {again}"
+    # A run that was interrupted may have saved a checkpoint that its status doesn't name yet.
+    return f"To continue it from its newest checkpoint, or from the first step if there is none, {again}"
+
+
+def last_torch_save(status: JobState) -> str:
+    """Return the last save of a script as a clause in brackets; "" if none is known."""
+    step = status.progress.lastSave
+    return f" (its last torch.save was after step {step})" if step else ""

@@ -43,7 +43,8 @@ class TransformerOptions(ModelOptions):
         if self.width % self.heads or self.width // self.heads % 2:
             good = max(1, round(self.width / (2 * self.heads))) * 2 * self.heads
             raise ValueError(
-                f"width {self.width} over {self.heads} heads must leave each head an even number; width {good} would"
+                f"width / heads must be an even whole number: width {self.width} / heads {self.heads} = "
+                f"{self.width / self.heads:g}; width {good} would be possible"
             )
         return self
 

@@ -126,7 +126,7 @@ def _share(batch: BatchConfig, ranks: int, what: str) -> tuple[str, str]:
     share, rest = divmod(batch.global_, ranks)
     if rest:
         near = multiples_near(batch.global_, ranks)
-        return "global", f"{batch.global_} doesn't divide by the job's {ranks} {what}; {near}"
+        return "global", f"{batch.global_} is not divisible by the job's {ranks} {what}; {near}"
     if batch.micro and share % batch.micro:
         return "micro", (
             f"{batch.micro} doesn't divide a rank's share of {share} sequences (global {share * ranks} / "

@@ -86,7 +86,7 @@ def unknown_field(path: Path) -> str:
     name = str(path[-1])
     model = _model_at(path[:-1])
     known = _names(model) if model else []
-    near = nearest(name, known)
+    near = meant(path)
     if near:
         return f"unknown field; did you mean {near}?"
     elsewhere = [place for place in _places() if place[-1] == name]
@@ -96,6 +96,12 @@ def unknown_field(path: Path) -> str:
     if alike:
         return f"unknown field here; did you mean {dotted(alike[0])}?"
     return f"unknown field; known here: {', '.join(known)}"
+
+
+def meant(path: Path) -> str | None:
+    """Return the field of the same map that an unknown field is probably meant to be, or None."""
+    model = _model_at(path[:-1])
+    return nearest(str(path[-1]), _names(model) if model else [])
 
 
 def nearest(name: str, known: list[str]) -> str | None:

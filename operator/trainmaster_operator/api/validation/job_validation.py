@@ -98,10 +98,19 @@ def _fields(document: dict[str, Any]) -> Iterator[Problem]:
         # Validate as strict JSON: "4" is no number and 4.5 is no integer, as for an API server.
         DistributedTrainingJob.model_validate_json(json.dumps(document), strict=True)
     except ValidationError as error:
-        for detail in error.errors(include_url=False):
+        details = error.errors(include_url=False)
+        # A field with a typing error is reported once: where it is, and not also as missing.
+        mistyped = {_meant(tuple(one["loc"])) for one in details if one["type"] == "extra_forbidden"}
+        for detail in details:
+            if detail["type"] == "missing" and tuple(detail["loc"]) in mistyped:
+                continue
             problem = _translate(detail, document)
             if problem is not None:
                 yield problem
+
+
+def _meant(path: Path) -> Path:
+    return (*path[:-1], field_errors.meant(path) or "")
 
 
 def _translate(detail: ErrorDetails, document: dict[str, Any]) -> Problem | None:

@@ -77,6 +77,18 @@ def uncounted(spec: Any) -> Iterator[Breach]:
         )
 
 
+def option_for_each_pod(spec: JobSpec) -> str:
+    """Return the option of the launcher in a valid job's command that says how many ranks each pod has; "" if the
+    command has none."""
+    argv = [] if spec.framework.value == "Trainmaster" else spec.command()
+    if not argv:
+        return ""
+    try:
+        return launcher_option_effects.option_for_each_pod(parse(argv).given)
+    except UnknownOption:
+        return ""  # Only the launcher's own parser can read this line.
+
+
 def _parse_command_without_ranks(spec: Any) -> tuple[Command, dict[str, Any]] | None:
     """Return (the command, the workers) of a script's spec that leaves out ranksPerPod. Return None for any other
     spec."""

@@ -20,6 +20,7 @@ from trainmaster_operator.cli.display.number_words import clock, loss, rate, rem
 from trainmaster_operator.cli.display.plain_display import PlainDisplay
 from trainmaster_operator.cli.display.scenes import Scene
 from trainmaster_operator.cli.display.status_diff import News, Tone, reached
+from trainmaster_operator.cli.stored_state import INTERRUPTED
 from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
 
@@ -161,8 +162,8 @@ def _wrapped(words: Sequence[Text], width: int) -> Iterator[Text]:
 
 def summary(scene: Scene, console: Console, report: str = "", state: str = "") -> None:
     """Print the end of a run: the recoveries with their phases, the final loss, and where the report is if there is
-    one. `state`: the state of the job in one word; by default its phase, or Stopped for a run that was ended before
-    its job."""
+    one. `state`: the state of the job in one word; by default its phase, or Interrupted for a run that was ended
+    before its job."""
     status = scene.status
     recovered(status, console)
     facts = [reached(status)]
@@ -175,7 +176,7 @@ def summary(scene: Scene, console: Console, report: str = "", state: str = "") -
     console.print()
     # A run that was ended at once leaves the job in whatever phase it was.
     ended = status.phase.finished or status.phase is JobPhase.SUSPENDED
-    word = state or (status.phase.value if ended else "Stopped")
+    word = state or (status.phase.value if ended else INTERRUPTED)
     console.print(Text.assemble((word, _PHASES.get(status.phase, "bold")), f"   {'   '.join(facts)}"))
     if status.phase is JobPhase.FAILED and status.lastFailure is not None:
         _tell_last_words(scene, status.lastFailure, console)

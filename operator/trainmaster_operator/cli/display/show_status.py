@@ -40,7 +40,7 @@ def of_run(out: Path) -> int:
     scene.words = last_lines.last_words(out, job)
     goes_on = output_folder.is_held(out)
     scene.goes_on = goes_on
-    state, sentence = standing(out, job, goes_on)
+    state, sentence = standing(out, resource, goes_on)
     console = Console(file=sys.stdout, highlight=False)
     age = standstill.last_step(job, time.time()) if goes_on and scene.standstill is None else ""
     progress = "  ".join(filter(None, [_progress(scene, goes_on), age]))

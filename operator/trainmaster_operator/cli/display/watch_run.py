@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,9 @@ def watch_run(
         while True:
             # This is read first, so that everything written before the end is read after it.
             goes_on = output_folder.is_held(out)
-            _look(out, scene, shown)
+            resource = _look(out, scene, shown)
             if not goes_on:
-                return _conclude(out, scene.status, shown)
+                return _conclude(out, resource, scene.status, shown)
             shown.draw()
             sleep(live_display.FRAME_S)
     except KeyboardInterrupt:
@@ -42,16 +42,18 @@ def watch_run(
         shown.stop()
 
 
-def _look(out: Path, scene: Scene, shown: live_display.Display) -> None:
+def _look(out: Path, scene: Scene, shown: live_display.Display) -> Mapping[str, Any]:
+    """Tell what has changed, and return the run's resource."""
     job = output_folder.read_run(out)
     old, new = scene.status, state_of(job)
     scene.status = new
     for piece in news(old, new, scripted=is_scripted(job)):
         shown.tell(piece)
+    return job
 
 
-def _conclude(out: Path, status: JobState, shown: live_display.Display) -> int:
-    state, sentence = standing(out, status, goes_on=False)
+def _conclude(out: Path, resource: Mapping[str, Any], status: JobState, shown: live_display.Display) -> int:
+    state, sentence = standing(out, resource, goes_on=False)
     if sentence:
         shown.tell(News(state.lower(), sentence, Tone.WARNING))
     if status.phase is JobPhase.FAILED:

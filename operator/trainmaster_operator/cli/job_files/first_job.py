@@ -26,7 +26,7 @@ metadata:
 _OWN_TRAINER = """\
 spec:
   workers:
-    replicas: 2 # number of ranks; each is one process, with a GPU of its own if there are enough
+    replicas: 2 # number of pods; each has one rank (ranksPerPod: 1), with a GPU of its own if there are enough
   training:
     model:
       name: gpt # also: bert, llama, moe, cnn, and classes of your own
@@ -49,9 +49,11 @@ spec:
 
 _SCRIPT = """\
 spec:
-  framework: PyTorch # also: TensorFlow, JAX, DeepSpeed, XGBoost
+  framework: PyTorch # also: TensorFlow, JAX, DeepSpeed, HuggingFace, XGBoost
   workers:
-    replicas: 2 # number of ranks; each runs the command, with RANK, WORLD_SIZE and MASTER_ADDR as under torchrun
+    # Each pod has ranksPerPod ranks, by default one, or as many as a launcher in the command says (--nproc-per-node).
+    # Each rank runs the command, with RANK, WORLD_SIZE and MASTER_ADDR as under torchrun.
+    replicas: 2 # number of pods
     template: # a pod template of Kubernetes
       spec:
         containers:

@@ -19,6 +19,7 @@ from trainmaster_operator.cli import kubeconfig
 from trainmaster_operator.cli.job_files.job_document import Document, in_namespace, load, refuse
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.this_machine import local_run_checks, trainer_checks
+from trainmaster_operator.planning.facts.change import counted
 
 LOCAL_ONLY = " (checked for a run on this machine; with --cluster it is not checked)"
 """The end of each problem that `trainmaster validate` finds on this machine only; the image of the job may have what
@@ -84,9 +85,19 @@ def validate(file: Path, *, cluster: Where | None = None) -> int:
             refuse(document, _names_in_template(document.value["spec"]))
             tried = "; no cluster has checked it, because there is no kubeconfig"
         sys.stderr.writelines(f"trainmaster: warning: {words}\n" for words in _warnings(job))
-    ranks = job.spec.world_size
-    sys.stdout.write(f"{file}: job {job.metadata.name} is valid ({ranks} rank{'s' if ranks != 1 else ''}){tried}\n")
+    sys.stdout.write(f"{file}: job {job.metadata.name} is valid ({_size(job.spec)}){tried}\n")
     return 0
+
+
+def _size(spec: JobSpec) -> str:
+    """Return the number of ranks of a job in words. A launcher's option applies to each pod, which a person who has
+    moved its line into a job may not expect, so the two factors are named then."""
+    ranks = counted(spec.world_size, "rank")
+    option = launch_command.option_for_each_pod(spec)
+    if not option:
+        return ranks
+    workers = spec.workers
+    return f"{ranks}: {counted(workers.replicas, 'pod')} x {counted(workers.ranksPerPod, 'rank')} of {option}"
 
 
 def _warnings(job: DistributedTrainingJob) -> Iterator[str]:

@@ -21,7 +21,7 @@ from trainmaster_operator.cli.report.html_page import Fact
 from trainmaster_operator.cli.report.metrics_file import Metrics, read
 from trainmaster_operator.cli.report.report_failure import Printed
 from trainmaster_operator.cli.report.svg_chart import bars_with_legend
-from trainmaster_operator.cli.stored_state import WAS_STOPPED, state_of
+from trainmaster_operator.cli.stored_state import state_of, was_stopped
 from trainmaster_operator.planning.facts import script_step_count
 from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
@@ -90,7 +90,7 @@ def _body(
     if failed:
         yield last_failure
     if status.phase is JobPhase.SUSPENDED:
-        yield html_page.lead(WAS_STOPPED)
+        yield html_page.lead(was_stopped(resource, status))
     yield html_page.tiles(_facts(status, metrics, unit))
     # The text is read again only after a success, because its file system then answered up to the last step.
     guess = guessing_loss(training) if status.phase is JobPhase.SUCCEEDED and metrics.has_losses else None

@@ -41,10 +41,10 @@ from trainmaster_operator.cli.run import local_processes, operator_address, oper
 from trainmaster_operator.cli.run.local_faults import Troublemaker
 from trainmaster_operator.cli.run.prepared_run import Prepared
 from trainmaster_operator.cli.run.rank_0_output import Rank0Output, Teller
-from trainmaster_operator.cli.run.resume_message import from_where, how_to_go_on
+from trainmaster_operator.cli.run.resume_message import from_where
 from trainmaster_operator.cli.run.status_file import SAVE_AFTER_S, StatusFile
 from trainmaster_operator.cli.run.surviving_processes import Survivors
-from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.cli.stored_state import ENDS_WITH_ITS_RANKS, how_to_go_on, state_of
 from trainmaster_operator.cluster.port import DELETED, JOB, Object
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.session_tokens import KEY_BYTES
@@ -311,11 +311,11 @@ class LocalRun:
         self._stop_asked += 1
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         if self._stop_asked > 1:
-            self._display.tell(News("stopping", f"{name} again: the run stops at once", Tone.BAD))
+            self._display.tell(News("stopping", f"{name} again: the run ends at once", Tone.BAD))
             self._ended.set()
             return
         # What the ranks do before they end is news about the job's phase.
-        self._display.tell(News("stopping", f"{name}; a second one stops the run at once", Tone.WARNING))
+        self._display.tell(News("stopping", f"{name}: {ENDS_WITH_ITS_RANKS}", Tone.WARNING))
         # A patch of the memory store takes effect at once and cannot conflict.
         self._store.patch(JOB, *self._key, {"spec": {"suspend": True}})
 
@@ -352,7 +352,7 @@ class LocalRun:
         if phase is JobPhase.SUCCEEDED:
             return unfired_faults.EXIT_CODE if unfired else 0
         if self._stop_asked and phase is not JobPhase.FAILED:
-            sys.stdout.write(how_to_go_on(self._prepared.job.spec, self._scene.status, self._prepared.command) + "\n")
+            sys.stdout.write(how_to_go_on(self._resource, self._scene.status, self._prepared.command) + "\n")
             return STOPPED
         return 1
 

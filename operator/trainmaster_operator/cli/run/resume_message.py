@@ -1,12 +1,11 @@
-"""How a run continues with what an earlier one left: what it prints when it starts, and when it was stopped."""
+"""What a run that continues with what an earlier one left prints when it starts."""
 
 from __future__ import annotations
 
 from trainmaster_operator.api.job_spec import Framework, JobSpec
 from trainmaster_operator.cli.display.status_diff import described
+from trainmaster_operator.cli.stored_state import last_torch_save
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
-
-_SAME = "give the same command again: "
 
 
 def from_where(spec: JobSpec, status: JobState) -> str:
@@ -18,7 +17,7 @@ def from_where(spec: JobSpec, status: JobState) -> str:
         return f"from the newest checkpoint; the last one that was reported is that of step {status.checkpoint.step}"
     if spec.framework is Framework.TRAINMASTER:
         return "from the newest checkpoint, if there is one"
-    return f"the script starts again, and continues from what it has saved itself{_last_torch_save(status)}"
+    return f"the script starts again, and continues from what it has saved itself{last_torch_save(status)}"
 
 
 def what_failed_before(status: JobState) -> str:
@@ -30,20 +29,3 @@ def what_failed_before(status: JobState) -> str:
         f"the run before this one failed ({described(status.lastFailure)}); failures are counted from 0 again, and if "
         "nothing was changed, this run may end in the same way"
     )
-
-
-def how_to_go_on(spec: JobSpec, status: JobState, command: str) -> str:
-    """Return what a user whose run was stopped may type next, and what that does."""
-    if spec.checkpoint.resume == "Never":
-        return f"To start it again from the first step, since spec.checkpoint.resume is Never, {_SAME}{command}"
-    if status.checkpoint is not None:
-        return f"To continue it after step {status.checkpoint.step}, {_SAME}{command}"
-    if spec.framework is Framework.TRAINMASTER:
-        return f"Nothing was saved yet. To start it again from the first step, {_SAME}{command}"
-    saved = _last_torch_save(status)
-    return f"To start the script again, which continues from what it has saved itself{saved}, {_SAME}{command}"
-
-
-def _last_torch_save(status: JobState) -> str:
-    step = status.progress.lastSave
-    return f" (its last torch.save was after step {step})" if step else ""

@@ -26,7 +26,7 @@ def declare(command: Parser) -> None:
         "checkpoint. The terminal shows the progress and what rank 0 prints. DIR gets logs/ with the output of all "
         "ranks (`trainmaster logs DIR` shows it), checkpoints/, metrics.jsonl, status.yaml and report.html. Ctrl-C "
         "stops the run after the built-in trainer has saved a checkpoint; a script gets SIGTERM and saves only if it "
-        "does so itself. A second Ctrl-C stops the run at once.",
+        "does so itself. A second Ctrl-C ends the run at once.",
         ("trainmaster run job.yaml", "writes to runs/JOB-NAME, and continues what is there"),
         (
             "trainmaster run job.yaml --fresh --fault kill:rank=1,step=30",

@@ -98,7 +98,7 @@ class BatchConfig(Grown):
     def _scales(self) -> BatchConfig:
         if self.scaling is not None and self.global_ % self.scaling.ranks:
             raise ValueError(
-                f"global {self.global_} doesn't divide by scaling.ranks {self.scaling.ranks}; "
+                f"global {self.global_} is not divisible by scaling.ranks {self.scaling.ranks}; "
                 f"{multiples_near(self.global_, self.scaling.ranks)}"
             )
         return self
@@ -121,7 +121,7 @@ class BatchConfig(Grown):
         share, rest = divmod(self.global_, world_size)
         if rest:
             raise ValueError(
-                f"batch.global {self.global_} doesn't divide by the {world_size} data-parallel ranks; "
+                f"batch.global {self.global_} is not divisible by the {world_size} data-parallel ranks; "
                 f"{multiples_near(self.global_, world_size)}"
             )
         micro = self.micro or share

@@ -253,7 +253,7 @@ class ParallelismConfig(Grown):
             raise ValueError(f"{names}{equals} ranks, but the job has {world_size}")
         if rest or not left:
             raise ValueError(
-                f"{names}{equals}, but the job's number of ranks, {world_size}, doesn't divide by {product}; "
+                f"{names}{equals}, but the job's number of ranks, {world_size}, is not divisible by {product}; "
                 f"{multiples_near(world_size, product)}"
             )
         derived = {"dpReplicate": left, "dpShard": 1} if "dpReplicate" not in data else {"dpShard": left}

@@ -158,6 +158,14 @@ def of_job(given: Mapping[str, str], world_size: int) -> str:
     return ""
 
 
+def option_for_each_pod(given: Mapping[str, str]) -> str:
+    """Return the option by which a launcher was told how many processes each pod has; "" if it was not told."""
+    if given.get("nproc_per_node"):
+        return "--nproc-per-node"
+    name = _deepspeed_ranks(given)[0]
+    return f"--{name}" if name else ""
+
+
 def ranks_per_pod(given: Mapping[str, str], replicas: int) -> int | None:
     """Return how many ranks each pod has according to a launcher's options, or None if they do not say it."""
     per_pod, in_all = given.get("nproc_per_node", ""), given.get("num_processes", "")
