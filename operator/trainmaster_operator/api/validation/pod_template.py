@@ -81,10 +81,10 @@ def _pull_secrets(entries: Any, where: Path) -> Iterator[Problem]:
 def _low_limits(resources: Any, where: Path) -> Iterator[Problem]:
     """Yield limits of memory and CPU that are below their requests. An API server refuses such pods. `where`: the place
     of the limits."""
-    parts = [resources.get(kind) for kind in ("limits", "requests")] if isinstance(resources, dict) else []
-    if not parts or not all(isinstance(part, dict) for part in parts):
+    given = resources if isinstance(resources, dict) else {}
+    limits, requests = given.get("limits"), given.get("requests")
+    if not isinstance(limits, dict) or not isinstance(requests, dict):
         return
-    limits, requests = parts
     for name, number_of in (("memory", bytes_of), ("cpu", millis_of)):
         limit, request = (number_of(str(part.get(name, ""))) for part in (limits, requests))
         if limit is not None and request is not None and limit < request:
