@@ -219,6 +219,17 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         ({"spec__pendingDeadlineSeconds": 0}, "spec.pendingDeadlineSeconds: at least 1 is expected, not 0"),
         (
+            {
+                "spec__training__device": "CUDA",
+                "spec__training__parallelism": {},
+                "spec__training__batch": {"global": 32},
+                "spec__workers__ranksPerPod": 8,
+                CONTAINER: [{"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 4}}}],
+            },
+            "spec.workers.ranksPerPod: 8 ranks need 8 GPUs, because training.device is CUDA, but the first container "
+            "of the template asks for 4; make the two numbers equal",
+        ),
+        (
             {"spec__scheduling": {"releaseSecond": 3}},
             "spec.scheduling.releaseSecond: unknown field; did you mean releaseSeconds?",
         ),
@@ -349,6 +360,36 @@ def test_rules_may_name_every_cause_but_those_of_pods_that_do_not_start() -> Non
         ),
         ({"spec__workers__template": {"spec": 5}}, "spec.workers.template.spec: a map is expected, not 5"),
         (
+            {"spec__workers__template__spec__imagePullSecrets": ["my-registry"]},
+            "spec.workers.template.spec.imagePullSecrets[0]: a map with a name, such as {name: my-registry}, is "
+            "expected, not 'my-registry'",
+        ),
+        (
+            {"spec__workers__template__spec__imagePullSecrets": "my-registry"},
+            "spec.workers.template.spec.imagePullSecrets: a list such as [{name: my-registry}] is expected, not "
+            "'my-registry'",
+        ),
+        (
+            {
+                CONTAINER: [
+                    {
+                        "command": ["x"],
+                        "resources": {
+                            "requests": {"cpu": 1, "memory": "128Gi"},
+                            "limits": {"cpu": "1", "memory": "64Gi"},
+                        },
+                    }
+                ]
+            },
+            "spec.workers.template.spec.containers[0].resources.limits.memory: 64Gi is less than the request, 128Gi; "
+            "raise the limit, or lower the request",
+        ),
+        (
+            {CONTAINER: [{"command": ["x"], "resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}}]},
+            "spec.workers.template.spec.containers[0].resources.limits.cpu: 1500m is less than the request, 2; raise "
+            "the limit, or lower the request",
+        ),
+        (
             {"spec__training": TRAINMASTER["spec"]["training"], "spec__workers__replicas": 4},
             "spec: spec.training belongs to framework Trainmaster, not to PyTorch",
         ),
@@ -372,6 +413,26 @@ def test_rules_may_name_every_cause_but_those_of_pods_that_do_not_start() -> Non
 )
 def test_a_mistake_of_a_script_is_one_sentence(changes: dict[str, Any], sentence: str) -> None:
     assert told(job(PYTORCH, **changes)) == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("device", "limits"),
+    [
+        ("CUDA", {"nvidia.com/gpu": 8}),
+        ("Auto", {"nvidia.com/gpu": 4}),  # its ranks compute on the CPU
+        ("CUDA", {"example.com/gpu": 4}),  # a resource of which nothing is known
+        ("CUDA", {}),
+    ],
+)
+def test_ranks_that_may_have_their_devices_are_not_refused(device: str, limits: dict[str, int]) -> None:
+    changes = {
+        "spec__training__device": device,
+        "spec__training__parallelism": {},
+        "spec__training__batch": {"global": 32},
+        "spec__workers__ranksPerPod": 8,
+        CONTAINER: [{"name": "trainer", "resources": {"limits": limits}}],
+    }
+    assert told(job(**changes)) == []
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_their_paths() -> None:

@@ -13,7 +13,7 @@ from trainmaster_operator.manifests.ca_config_map import CA_KEY, CA_NAME
 from trainmaster_operator.runtime import kubernetes_operator, operator_options
 
 PROMETHEUS = {"name": "prometheus-k8s", "namespace": "monitoring"}
-CLOUDS = ["values-eks.yaml", "values-gke.yaml", "values-aks.yaml", "values-openshift.yaml", "values-kind.yaml"]
+CLOUDS = sorted(path.name for path in CHART.glob("values-*.yaml"))
 FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "Certificate"}  # of other projects: no schema here
 
 SITUATIONS: dict[str, dict[str, Any]] = {

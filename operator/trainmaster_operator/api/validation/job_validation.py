@@ -20,6 +20,7 @@ from trainmaster_operator.api.checkpoint_spec import CheckpointSpec
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.validation import (
     cross_field_rules,
+    device_count,
     field_errors,
     former_spelling,
     launch_command,
@@ -166,6 +167,7 @@ def _across(value: Any, sized: bool, on_cluster: bool) -> Iterator[Problem]:
         *unused_options.RULES,
         *of_clusters,
         launch_command.of_launcher,
+        device_count.of_ranks,
         *of_degrees,
     ):
         for path, words in partial_model.collect_findings(lambda rule=rule: rule(spec)):  # type: ignore[misc]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.contract.launch import Command, LaunchRefused, UnknownOption, launcher_option_effects, parse
 from trainmaster_operator.api.validation.cross_field_rules import Breach
+from trainmaster_operator.api.validation.device_count import devices_of
 from trainmaster_operator.api.validation.problem import Path
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 COMMAND: Path = ("workers", "template", "spec", "containers", 0, "command")
 RESTART_COMMAND: Path = ("workers", "restartCommand")
-_DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
 
 
 def of_launcher(spec: JobSpec) -> Iterator[Breach]:
@@ -39,7 +39,7 @@ def of_launcher(spec: JobSpec) -> Iterator[Breach]:
         wrong = launcher_option_effects.of_pod(given, ranks) or launcher_option_effects.of_job(
             given, spec.workers.replicas * ranks
         )
-        devices = _devices(spec.container())
+        devices = devices_of(spec.container())
         if not wrong and launcher_option_effects.is_counted(given) and devices and devices != ranks:
             wrong = f"torchrun counts {devices} devices in each pod, but workers.ranksPerPod is {ranks}"
         if wrong:
@@ -60,7 +60,7 @@ def complete(spec: Any) -> None:
         else None
     )
     if count is None and launcher_option_effects.is_counted(command.given):
-        count = _devices(workers["template"]["spec"]["containers"][0]) or None
+        count = devices_of(workers["template"]["spec"]["containers"][0]) or None
     if count is not None:
         workers["ranksPerPod"] = count
 
@@ -103,10 +103,3 @@ def _parse_command_without_ranks(spec: Any) -> tuple[Command, dict[str, Any]] | 
         return parse(argv), workers
     except (KeyError, IndexError, TypeError, AttributeError, LaunchRefused):
         return None  # Another check reports this problem.
-
-
-def _devices(container: dict[str, Any]) -> int:
-    """Return the number of devices that a container requests; 0 if it requests none or does not give a number."""
-    limits = (container.get("resources") or {}).get("limits") or {}
-    counts = [str(limits[name]) for name in _DEVICES if name in limits]
-    return int(counts[0]) if counts and counts[0].isdigit() else 0

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainmaster_operator.api.quantities import bytes_of, millis_of
 from trainmaster_operator.api.validation.field_errors import nearest
 from trainmaster_operator.api.validation.problem import Path, Problem, instead, shown
 
@@ -37,6 +38,10 @@ def problems(template: Any, mounts: Mapping[str, str] | None = None) -> Iterator
         yield Problem((*where, "restartPolicy"), f"is Never or left out{instead(spec['restartPolicy'])}")
     for key in ("volumes", "initContainers"):
         yield from _taken_names(spec.get(key), (*where, key))
+    yield from _pull_secrets(spec.get("imagePullSecrets"), (*where, "imagePullSecrets"))
+    for kind in ("initContainers", "containers"):
+        for i, container in enumerate(_maps(spec.get(kind))):
+            yield from _low_limits(container.get("resources"), (*where, kind, i, "resources", "limits"))
     containers = spec.get("containers", [])
     where = (*where, "containers")
     if not isinstance(containers, list) or ("containers" in spec and not containers):
@@ -60,6 +65,31 @@ def _taken_names(entries: Any, where: Path) -> Iterator[Problem]:
         elif name.startswith(OUR_NAMES):
             words = f"{name!r}: names that begin with {OUR_NAMES} are reserved for the operator"
             yield Problem((*where, i, "name"), words)
+
+
+def _pull_secrets(entries: Any, where: Path) -> Iterator[Problem]:
+    """Yield entries that name no Secret as an API server expects it. A bare name is the common mistake."""
+    if entries is not None and not isinstance(entries, list):
+        yield Problem(where, f"a list such as [{{name: my-registry}}] is expected, not {shown(entries)}")
+        return
+    for i, entry in enumerate(entries or []):
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            words = f"a map with a name, such as {{name: my-registry}}, is expected, not {shown(entry)}"
+            yield Problem((*where, i), words)
+
+
+def _low_limits(resources: Any, where: Path) -> Iterator[Problem]:
+    """Yield limits of memory and CPU that are below their requests. An API server refuses such pods. `where`: the place
+    of the limits."""
+    given = resources if isinstance(resources, dict) else {}
+    limits, requests = given.get("limits"), given.get("requests")
+    if not isinstance(limits, dict) or not isinstance(requests, dict):
+        return
+    for name, number_of in (("memory", bytes_of), ("cpu", millis_of)):
+        limit, request = (number_of(str(part.get(name, ""))) for part in (limits, requests))
+        if limit is not None and request is not None and limit < request:
+            words = f"{limits[name]} is less than the request, {requests[name]}; raise the limit, or lower the request"
+            yield Problem((*where, name), words)
 
 
 def _missing_volumes(spec: dict[str, Any]) -> Iterator[Problem]:
