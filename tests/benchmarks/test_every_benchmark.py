@@ -43,6 +43,7 @@ RUN_BY = {
     "recovery_light_script": "test_recovery.py::test_a_run_recovers_from_its_kill_and_is_not_made_again",
     "recovery_script": "test_recovery.py::test_the_script_with_torch_stamps_its_death_and_each_part_of_its_recovery",
     "resize": "test_whole_runs.py::test_both_changes_of_size_are_seen",
+    "titan_speed": "test_titan_speed.py::test_systems_train_blocks_in_turns_and_one_waits_while_the_other_trains",
     "script_recovery": "test_public_scripts.py::test_a_script_is_killed_until_it_has_come_back_often_enough",
     "scrape": "test_scrape.py::test_a_few_jobs_are_scraped_by_the_first_and_by_later_scrapes",
     "tiers": "test_whole_runs.py::test_a_lost_shard_comes_from_its_tier",

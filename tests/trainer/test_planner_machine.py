@@ -259,7 +259,7 @@ def test_a_plan_says_how_large_checkpoints_are_on_storage(
     assert command.main(["--ranks", "2", "--top", "1", "--tflops", "1", "--keep", "3"]) == 0
     printed = capsys.readouterr().out
     parameters = int(re.search(r"([\d,]+) parameters", printed)[1].replace(",", ""))  # type: ignore[index]
-    each = re.search(r"On storage a checkpoint has (\d+)Mi\. .+ written, need (\d+)Mi of the volume", printed)
+    each = re.search(r"On storage a checkpoint has (\d+)Mi\.\n.+ written, need (\d+)Mi of the volume", printed)
     assert each is not None
     assert int(each[1]) == math.ceil(12 * parameters / 2**20)  # fp32, and two moments of AdamW
     assert 4 * (int(each[1]) - 1) < int(each[2]) <= 4 * int(each[1])

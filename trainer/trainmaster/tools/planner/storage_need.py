@@ -24,8 +24,8 @@ def words(size: int, keep: int) -> str:
     unit, suffix = next((one for one in _UNITS if size >= one[0]), _UNITS[-1])
     room = f"{_rounded((keep + 1) * size, unit)}{suffix}"
     return (
-        f"On storage a checkpoint has {_rounded(size, unit)}{suffix}. The {keep} that checkpoint.keep keeps, and one "
-        f"more while it is written, need {room} of the volume.\n"
+        f"On storage a checkpoint has {_rounded(size, unit)}{suffix}.\n"
+        f"The {keep} that checkpoint.keep keeps, and one more while it is written, need {room} of the volume.\n"
     )
 
 
