@@ -32,6 +32,8 @@ def test_the_manifests_of_the_pages_pass_a_dry_run_of_the_api_server(world: Worl
     for document in yaml.safe_load_all(block.text):
         obj = document if "kind" in document else fragments.complete(document)
         where = [] if "namespace" in obj["metadata"] else ["-n", world.namespace]
+        if obj["kind"] == "Pod" and "serviceAccountName" in obj["spec"]:  # a command of the page makes it
+            world.kube.kubectl("create", "serviceaccount", obj["spec"]["serviceAccountName"], *where)
         told = world.kube.kubectl(
             "create", "--dry-run=server", "--validate=strict", "-f", "-", *where, stdin=json.dumps(obj)
         )
