@@ -303,6 +303,17 @@ def test_a_checkpoint_of_a_newer_round_counts_more_than_a_later_step_of_an_older
     run_virtual(main())
 
 
+def test_an_agent_waits_while_its_leader_has_read_a_status_from_before_the_first_pod():
+    async def main():
+        bench = Bench()
+        bench.publish(round=0, incarnations=())
+        assert await refusal(bench.fleet.report(ME, report())) == 503
+        bench.publish(round=0, incarnations=(0, 0))
+        await bench.fleet.report(ME, report())
+
+    run_virtual(main())
+
+
 def test_how_long_an_agent_has_gone_unanswered_counts_from_its_last_answer_but_not_from_the_word_that_it_is_stale():
     async def main():
         bench = Bench()

@@ -315,6 +315,8 @@ class Fleet:
     def _refuse_stale(self, job: JobFleet, identity: Identity) -> None:
         if job.directive_of is None:
             return
+        if not job.incarnations:  # The status that this leader has read is older than the first pod.
+            raise Refused(503, f"the pods of job {identity.namespace}/{identity.job} are not known yet")
         current = incarnation_of(job, identity.slot)
         if identity.incarnation < current or current < 0:
             raise Refused(410, f"incarnation {identity.incarnation} of slot {identity.slot} is stale")
