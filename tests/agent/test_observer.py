@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.rank import script_observer
+from trainmaster.rank import script_saves
 
 TRAINS = """
 import torch, uncompiled
@@ -97,9 +97,9 @@ def test_a_file_from_before_the_first_step_is_no_save(
     path = tmp_path / "file.pt"
     path.touch()
     os.utime(path, (written_at, written_at))
-    assert script_observer.may_be_a_save(str(path)) is script_observer.may_be_a_save(path) is may_be
+    assert script_saves.may_be_a_save(str(path)) is script_saves.may_be_a_save(path) is may_be
     with open(path, "rb") as file:
-        assert script_observer.may_be_a_save(file) is may_be
+        assert script_saves.may_be_a_save(file) is may_be
 
 
 @pytest.mark.parametrize(("file", "may_be"), [(io.BytesIO(), True), (None, True), ("/nowhere/file.pt", False)])
@@ -107,4 +107,4 @@ def test_of_a_buffer_it_is_not_known_whether_it_was_saved(
     monkeypatch: pytest.MonkeyPatch, file: Any, may_be: bool
 ) -> None:
     monkeypatch.setenv("TRAINMASTER_FIRST_STEP_AT", str(STEPPED_AT))
-    assert script_observer.may_be_a_save(file) is may_be
+    assert script_saves.may_be_a_save(file) is may_be

@@ -14,7 +14,7 @@ from trainmaster_operator.cluster.kubernetes_connection import (
     Connection,
     Request,
 )
-from trainmaster_operator.cluster.kubernetes_watch import slim
+from trainmaster_operator.cluster.kubernetes_watch import without_managed_fields
 from trainmaster_operator.cluster.port import (
     EVENT,
     KINDS,
@@ -91,7 +91,7 @@ class KubernetesCluster:
                 meta, some = page["metadata"], page["items"] or []
                 for obj in some:
                     obj["kind"], obj["apiVersion"] = kind, KINDS[kind].api_version  # Lists leave these fields out.
-                    items.append(slim(obj))
+                    items.append(without_managed_fields(obj))
                 rest = meta.get("continue")
                 if not rest:
                     # etcd sorts by "namespace/name" as one text, in which "a-b" comes before "a".
@@ -241,7 +241,7 @@ class KubernetesCluster:
         obj = await self.connection.call(request)
         if not isinstance(obj, dict) or not isinstance(obj.get("metadata"), dict):
             raise Unavailable(f"{request}: the answer isn't an object")
-        return slim(obj)
+        return without_managed_fields(obj)
 
 
 def _reviewed(status: Object, audience: str) -> TokenReview | None:

@@ -47,13 +47,14 @@ def _event(request: Request, line: bytes) -> WatchEvent:
     try:
         event = json.loads(line)
         if event["type"] != "ERROR":
-            return WatchEvent(event["type"], slim(event["object"]))
+            return WatchEvent(event["type"], without_managed_fields(event["object"]))
         told = event["object"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unavailable(f"{request}: not an event: {line[:200]!r}") from error
     raise refusal_in_stream(str(request), told)
 
 
-def slim(obj: Object) -> Object:
+def without_managed_fields(obj: Object) -> Object:
+    """Remove `metadata.managedFields` from an object, since nobody here reads it. Return the object."""
     obj["metadata"].pop("managedFields", None)
     return obj

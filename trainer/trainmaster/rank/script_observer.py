@@ -25,11 +25,10 @@ from trainmaster.contract.wire.fault_protocol import ARMED
 from trainmaster.contract.wire.progress_record import IMPORTING, LOADED, SIZE, Phase, ProgressRecord
 from trainmaster.host import rank_memory
 from trainmaster.host.step_timing import Rhythm
-from trainmaster.rank import collective_counter, framework_joining, import_log, stacks
+from trainmaster.rank import collective_counter, framework_joining, import_log, script_saves, stacks
 
 _LEARN_AFTER = 3  # steps: by then lazily imported modules are there
 _PER_PACKET = 500  # imports, well below the limit of a packet
-_COARSE_S = 1.0  # by which a file may seem older than it is: file systems round their times
 
 _observer: _Observer | None = None
 
@@ -208,7 +207,7 @@ class _Observer:
             finally:
                 self._enter(Phase(before))
 
-        _put_in_place(module, "save", save)
+        script_saves.put_in_place(module, "save", save)
         self._hook_load(module)
 
     def _hook_load(self, module: Any) -> None:
@@ -217,10 +216,10 @@ class _Observer:
         @functools.wraps(original)
         def load(*args: Any, **kwargs: Any) -> Any:
             file = args[0] if args else kwargs.get("f")
-            self._loaded = self._loaded or (not self.progress.first_step_ns and may_be_a_save(file))
+            self._loaded = self._loaded or (not self.progress.first_step_ns and script_saves.may_be_a_save(file))
             return original(*args, **kwargs)
 
-        _put_in_place(module, "load", load)
+        script_saves.put_in_place(module, "load", load)
 
     def hook_filling(self, module: Any) -> None:
         """Hook the function that fills an empty optimizer state, whose optimizer steps are no steps of the training."""
@@ -378,30 +377,6 @@ def _only_fills(optimizer: Any) -> bool:
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     # Of a distributed tensor a rank looks at its own part, for it must not wait for others here.
     return bool(gradients) and not any(bool(getattr(grad, "_local_tensor", grad).any()) for grad in gradients)
-
-
-def _put_in_place(module: Any, name: str, function: Any) -> None:
-    """Replace a function of torch.serialization, in torch itself too."""
-    original = getattr(module, name)
-    setattr(module, name, function)
-    package = sys.modules.get("torch")
-    if package is not None and getattr(package, name, None) is original:
-        setattr(package, name, function)
-
-
-def may_be_a_save(file: Any) -> bool:
-    """Return True if a file may be one that this job has saved in its training: it is not older than the first step.
-
-    It is also True if that is not known: for a buffer, or if the time of the first step is not known.
-    """
-    try:
-        first_step_at = float(os.environ.get(environment.FIRST_STEP_AT, ""))
-        written_at = os.stat(file if isinstance(file, (str, bytes, os.PathLike)) else file.fileno()).st_mtime
-    except (AttributeError, ValueError):  # what has no descriptor says so by io.UnsupportedOperation, a ValueError
-        return True
-    except OSError:
-        return False  # there is no such file
-    return written_at > first_step_at - _COARSE_S
 
 
 def _in_main_thread() -> bool:

@@ -13,11 +13,12 @@ from trainmaster_operator.api.validation.cross_field_rules import Breach
 if TYPE_CHECKING:
     from trainmaster_operator.api.job_spec import JobSpec
 
-_NAMES = ("nvidia.com/gpu", "amd.com/gpu")
+NVIDIA = "nvidia.com/gpu"
+_NAMES = (NVIDIA, "amd.com/gpu")
 
 
 def devices_of(container: dict[str, Any]) -> int:
-    """Return the number of devices that a container requests; 0 if it requests none or does not give a number."""
+    """Return the number of devices among a container's limits; 0 if there is none or it is no number."""
     resources = container.get("resources")
     limits = resources.get("limits") if isinstance(resources, dict) else None
     counts = [str(limits[name]) for name in _NAMES if name in limits] if isinstance(limits, dict) else []

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from trainmaster.contract.config import Device as Asked
 from trainmaster_operator.api.job_spec import JobSpec
+from trainmaster_operator.api.validation.device_count import NVIDIA
 from trainmaster_operator.api.validation.problem import Problem, shown
 from trainmaster_operator.cli.display.status_diff import News, Tone
 from trainmaster_operator.local.pod_cuda_devices import VISIBLE
 from trainmaster_operator.planning.facts.change import counted
 
-RESOURCE = "nvidia.com/gpu"
 _DEVICE = ("spec", "training", "device")
 _RESOURCES = ("spec", "workers", "template", "spec", "containers", 0, "resources")
 
@@ -86,11 +86,11 @@ def _of_template(spec: JobSpec) -> int | None:
     resources = spec.container().get("resources")
     for kind in ("limits", "requests"):
         amounts = resources.get(kind) if isinstance(resources, dict) else None
-        given = amounts.get(RESOURCE) if isinstance(amounts, dict) else None
+        given = amounts.get(NVIDIA) if isinstance(amounts, dict) else None
         if given is not None:
             if not str(given).isdigit():
                 words = f"a whole number is expected, not {shown(given)}"
-                raise NoDevices(Problem((*_RESOURCES, kind, RESOURCE), words))
+                raise NoDevices(Problem((*_RESOURCES, kind, NVIDIA), words))
             return int(given)
     return None
 
