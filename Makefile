@@ -80,7 +80,7 @@ verify: venv lint  ## lint, types, layers, stale generated files, links of the p
 	$(BIN)/python -m charts.dashboards --check
 	$(BIN)/python charts/generate.py --check
 	$(BIN)/python -m docs.generate.metrics_page --check docs/metrics.md
-	$(BIN)/python -m benchmarks.pages --check docs/measured.md docs/goodput.md docs/scripts.md docs/frameworks/README.md README.md
+	$(BIN)/python -m benchmarks.pages --check docs/measured.md docs/goodput.md docs/scripts.md docs/frameworks/README.md docs/gpu.md README.md
 	$(BIN)/python -m docs.generate --check
 	$(BIN)/python -m tests.suite.budgets --check
 	test ! -e operator/__init__.py
@@ -99,7 +99,7 @@ generate: venv  ## write the files that are generated from models, metrics, char
 	$(BIN)/python -m charts.dashboards
 	$(BIN)/python charts/generate.py
 	$(BIN)/python -m docs.generate.metrics_page docs/metrics.md
-	$(BIN)/python -m benchmarks.pages docs/measured.md docs/goodput.md docs/scripts.md docs/frameworks/README.md README.md
+	$(BIN)/python -m benchmarks.pages docs/measured.md docs/goodput.md docs/scripts.md docs/frameworks/README.md docs/gpu.md README.md
 	$(BIN)/python -m docs.generate
 
 DOCS := .venv-docs

@@ -1,6 +1,6 @@
 """Tables for people, from the results that are committed.
 
-    python -m benchmarks.pages [--check] docs/measured.md docs/goodput.md docs/scripts.md README.md
+    python -m benchmarks.pages [--check] docs/measured.md docs/goodput.md docs/scripts.md docs/gpu.md README.md
 
 docs/measured.md is made as a whole. Of other pages only what stands between `<!-- benchmarks.pages: NAME -->` and
 `<!-- end -->` is.
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import framework_recovery, goodput_page, recovery_page, script_recovery, titan_speed
+from benchmarks import cuda_page, framework_recovery, goodput_page, recovery_page, script_recovery, titan_speed
 from benchmarks.markdown import fill, machine, spread, table, wrapped
 from benchmarks.outages import A_STEP
 from benchmarks.public_scripts import page as public_scripts
@@ -347,6 +347,7 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "script-recovery": script_recovery.section,
     "titan-speed": titan_speed.section,
     "framework-recovery": framework_recovery.section,
+    "cuda": cuda_page.block,
 }
 WHOLE = "measured.md"
 

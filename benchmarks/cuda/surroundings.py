@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = ("torch", "numpy", "pydantic")
 """What the trainer imports."""
-OURS = (str(ROOT / "trainer"), str(ROOT))
+OURS = (str(ROOT / "operator"), str(ROOT / "trainer"), str(ROOT))
 """Where our own packages are."""
 OLDEST = (3, 11)
 

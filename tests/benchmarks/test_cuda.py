@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.cuda import checkpoints, parity, programme, speed, surroundings, works
+from benchmarks.cuda import checkpoints, parity, programme, runs, speed, surroundings, works
 from benchmarks.cuda.child import WorkFailed
 from benchmarks.cuda.programme import NotHere, Numbers, Part, Row, Setting
 from tests.benchmarks import cuda_probe
@@ -86,6 +86,28 @@ def test_a_second_rank_goes_on_where_the_first_one_has_saved(tier: str, ranks: R
     assert min(row["copy_gb_s"], row["write_gb_s"], row["load_s"], row["calm_step_s"]) > 0
     assert {*row["build_s"]} == {"build: model", "build: parallelism", "build: optimizer"}
     assert not [*(tmp_path / "checkpoints" / "storage").iterdir()]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [("a Llama of 0.3B, killed", "fork"), ("a small Llama, proven", "Proven: "), ("a DDP script, killed", "fork")],
+)
+def test_a_run_of_the_command_comes_back(row: str, said: str, tmp_path: Path) -> None:
+    assert programme.run(runs.PART, Setting(tmp_path / "runs", None), 1200.0, [row]) == {row: programme.GOOD}
+    (found,) = map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())
+    assert said in found["words"]
+
+
+def test_a_run_without_a_recovery_is_not_taken_for_one(tmp_path: Path) -> None:
+    (tmp_path / "status.yaml").write_text("status: {phase: Succeeded}")
+    with pytest.raises(WorkFailed, match=r"0 recoveries are in .*, where one is expected"):
+        runs.recovery(tmp_path)
+
+
+def test_a_script_whose_package_is_missing_is_not_here(tmp_path: Path) -> None:
+    with pytest.raises(NotHere, match="this Python has no surely_missing"):
+        runs.check_packages(("json", "surely_missing"))
 
 
 @pytest.mark.processes
@@ -309,7 +331,7 @@ def test_without_a_name_all_commands_run_in_their_order_and_one_bad_row_is_enoug
     monkeypatch.setattr(programme.gc, "freeze", lambda: None)
     monkeypatch.setattr(programme.child, "run", lambda work, log, limit_s: None)
     assert programme.main(["--out", str(tmp_path)]) == (1 if bad else 0)
-    assert begun == ["works", "speed", "checkpoints", "parity"]
+    assert begun == ["works", "runs", "speed", "checkpoints", "parity"]
     assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == sorted(f"{name}.jsonl" for name in begun)
 
 
@@ -387,6 +409,15 @@ def test_without_torch_the_command_says_what_is_missing_and_ends_with_exit_code_
     assert bare.returncode == 2
     assert bare.stdout == ""
     assert re.fullmatch(r"cuda: \S+ has no torch and no numpy and no pydantic, which the trainer .*\n", bare.stderr)
+
+
+def test_a_python_in_which_nothing_of_ours_is_installed_has_all_commands(tmp_path: Path) -> None:
+    packages = Path(np.__file__).parents[1]  # without the .pth files, so without our own packages
+    code = f"import sys; sys.path.append({str(packages)!r}); from benchmarks.cuda import surroundings as s; s.prepare()"
+    code += "; from benchmarks.cuda import programme; print(*programme.parts())"
+    command = [sys.executable, "-S", "-c", code]
+    ended = subprocess.run(command, cwd=surroundings.ROOT, capture_output=True, text=True, check=False)
+    assert ended.stdout.split() == ["works", "runs", "speed", "checkpoints", "parity"], ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import goodput, goodput_page, pages, recovery_page
+from benchmarks import cuda_page, goodput, goodput_page, pages, recovery_page
 from benchmarks.goodput_faults import RANK_KILLED
 from benchmarks.goodput_runners import SHELL_LOOP, TORCHRUN, TRAINMASTER
 from benchmarks.markdown import fill
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 MACHINE = {"cpu": "a CPU", "cores": 2, "torch": "9.9"}
 
 
-@pytest.mark.parametrize("page", ["docs/measured.md", "docs/goodput.md", "docs/scripts.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/measured.md", "docs/goodput.md", "docs/scripts.md", "docs/gpu.md", "README.md"])
 def test_the_committed_page_is_what_its_results_say(page: str) -> None:
     assert pages.made(ROOT / page) == (ROOT / page).read_text()
 
@@ -112,3 +112,27 @@ def test_recoveries_are_told_with_the_range_of_the_ratio(tmp_path: Path, monkeyp
     section = "\n".join(recovery_page.section())
     assert "| 4 | imports nothing | Trainmaster | 0.10 | 0.00 |" in section
     assert "Machine: a CPU, 2 cores, torch 9.9." in section
+
+
+def cuda_row(row: str, status: str, **numbers: Any) -> dict[str, Any]:
+    device = {"name": "a GPU"}
+    return {"part": "runs", "row": row, "status": status, "words": "", "device": device, "machine": MACHINE, **numbers}
+
+
+def test_the_last_measured_result_of_a_row_on_a_device_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cuda.jsonl"
+    monkeypatch.setattr(cuda_page, "RESULTS", path)
+    assert [*cuda_page.block()] == [cuda_page.NOTHING]
+    numbers = {"total_s": 9.2, "phases_s": {"fork": 0.04, "build": 6.2}, "lost_steps": 2, "tier": "ram"}
+    rows = [
+        cuda_row("a Llama", "good", **numbers),
+        cuda_row("a Llama", "good", **{**numbers, "total_s": 3.1}),
+        cuda_row("a Llama", "no time left"),
+        cuda_row("a script", "FAILED"),
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    lines = [*cuda_page.block()]
+    assert "| runs | 2 | 1 | a script (FAILED) |" in lines
+    assert "| a Llama | 3.10 | 0.04 | 6.20 | 2 | ram |" in lines
