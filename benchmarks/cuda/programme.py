@@ -184,7 +184,7 @@ def device_facts() -> dict[str, Any] | None:
 
 def parts() -> dict[str, Part]:
     """By their names, in the order in which they are worth running."""
-    names = ("works", "runs", "speed", "checkpoints", "parity")
+    names = ("works", "runs", "speed", "checkpoints", "parity", "profile")
     return {name: importlib.import_module(f"benchmarks.cuda.{name}").PART for name in names}
 
 

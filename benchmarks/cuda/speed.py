@@ -127,21 +127,33 @@ class DeviceMeter(Meter):
 class System:
     """One side: a fork of this process, which ends with it."""
 
-    def __init__(self, name: str, case: Case, blocks: Blocks, device: torch.device, folder: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        case: Case,
+        blocks: Blocks,
+        device: torch.device,
+        folder: Path,
+        meter_of: Callable[[Blocks, tuple[int, int], torch.device, Path], DeviceMeter] = DeviceMeter,
+    ) -> None:
         self.name, self._facts, self._turns = name, folder / f"{name}.json", Turns(1)
         self._pid = os.fork()
         if self._pid == 0:
-            meter = DeviceMeter(blocks, self._turns.ends(0), device, self._facts)
+            meter = meter_of(blocks, self._turns.ends(0), device, self._facts)
             train = partial(ours.train, 0, str(folder), meter)
             if name == BY_HAND:
                 train = partial(_by_hand, meter, device, case.compiled)
             _be(train)
         self._turns.started()
 
-    def warm(self) -> float:
-        """Wait for the end of the warm-up, and return its last step's loss."""
+    def begin(self) -> None:
+        """Let the warm-up begin, for which ours doesn't wait."""
         if self.name == BY_HAND:
             self._turns.release()
+
+    def warm(self) -> float:
+        """Wait for the end of the warm-up, and return its last step's loss."""
+        self.begin()
         return self.seconds()[1]
 
     def seconds(self) -> tuple[float, float]:
@@ -157,8 +169,10 @@ class System:
         self._turns.release()
         return self.seconds()[0]
 
-    def peak_bytes(self) -> int:
-        return int(json.loads(self._facts.read_text())["peak_bytes"])
+    def facts(self) -> Numbers:
+        """What its meter has written down."""
+        found: Numbers = json.loads(self._facts.read_text())
+        return found
 
 
 def _by_hand(meter: DeviceMeter, device: torch.device, compiled: bool) -> None:
@@ -190,7 +204,11 @@ def take_turns(setting: Setting, options: dict[str, int], case: Case, blocks: Bl
         for turn in range(blocks.rounds):
             for side in sides if turn % 2 == 0 else reversed(sides):
                 seconds[side.name].append(side.train())
-        return {"losses": losses, "seconds": seconds, "peak_bytes": {side.name: side.peak_bytes() for side in sides}}
+        return {
+            "losses": losses,
+            "seconds": seconds,
+            "peak_bytes": {side.name: side.facts()["peak_bytes"] for side in sides},
+        }
 
 
 def work_of(options: dict[str, int]) -> Numbers:

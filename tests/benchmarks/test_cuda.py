@@ -331,7 +331,7 @@ def test_without_a_name_all_commands_run_in_their_order_and_one_bad_row_is_enoug
     monkeypatch.setattr(programme.gc, "freeze", lambda: None)
     monkeypatch.setattr(programme.child, "run", lambda work, log, limit_s: None)
     assert programme.main(["--out", str(tmp_path)]) == (1 if bad else 0)
-    assert begun == ["works", "runs", "speed", "checkpoints", "parity"]
+    assert begun == ["works", "runs", "speed", "checkpoints", "parity", "profile"]
     assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == sorted(f"{name}.jsonl" for name in begun)
 
 
@@ -417,7 +417,7 @@ def test_a_python_in_which_nothing_of_ours_is_installed_has_all_commands(tmp_pat
     code += "; from benchmarks.cuda import programme; print(*programme.parts())"
     command = [sys.executable, "-S", "-c", code]
     ended = subprocess.run(command, cwd=surroundings.ROOT, capture_output=True, text=True, check=False)
-    assert ended.stdout.split() == ["works", "runs", "speed", "checkpoints", "parity"], ended.stderr
+    assert ended.stdout.split() == ["works", "runs", "speed", "checkpoints", "parity", "profile"], ended.stderr
 
 
 @pytest.mark.parametrize(

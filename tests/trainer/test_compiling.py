@@ -15,6 +15,7 @@ import torch._dynamo.config as dynamo
 from pydantic import ValidationError
 from torch._dynamo.utils import counters
 
+from tests.trainer import step_operators
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster import models
@@ -93,6 +94,21 @@ def test_blocks_that_compute_in_8_bits_are_compiled_whatever_they_recompute(
     assert not counters["graph_break"]
     for found, expected in zip(compiled.parameters(), plain.parameters(), strict=True):
         assert torch.equal(found.grad, expected.grad)
+
+
+@pytest.mark.processes
+def test_the_loss_is_compiled_together_with_the_cast_of_its_logits(compiling_ranks: Ranks) -> None:
+    """Outside of a graph, each of these operators passes over all logits in fp32."""
+    called = compiling_ranks.call(step_operators.counted, 1, True)
+    width = step_operators.VOCABULARY
+    of_logits = {name for name, shape, _ in called if shape and shape[-1] == width and len(shape) > 1}
+    assert "aten::mm" in of_logits  # the backward pass of the head, which is not compiled
+    assert not of_logits & {
+        "aten::_to_copy",
+        "aten::_log_softmax",
+        "aten::_log_softmax_backward_data",
+        "aten::nll_loss_forward",
+    }
 
 
 def config(**fields: Any) -> dict[str, Any]:

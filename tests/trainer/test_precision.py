@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.trainer import step_operators
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.config import OptimizerConfig
@@ -68,6 +69,15 @@ def test_an_optimizer_leaves_a_dropped_step_out(config: OptimizerConfig, at: int
         return [*model.parameters(), *states]
 
     assert all(torch.equal(a, b) for a, b in zip(trained(1), trained(0), strict=True))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_whole_parameters_are_cast_once_for_all_micro_batches_of_a_step(micro_batches: int, ranks: Ranks) -> None:
+    size = step_operators.VOCABULARY * step_operators.WIDTH  # of the embedding and of the head, which are cast flat
+    called = ranks.call(step_operators.counted, micro_batches, False)
+    casts = [count for name, shape, count in called if name == "aten::_to_copy" and shape == [size]]
+    assert casts == [2]
 
 
 def job(ranks: Ranks, folder: Path, text: Path, mesh: dict[str, int], **training: Any) -> Job:

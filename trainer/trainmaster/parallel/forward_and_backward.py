@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainmaster.parallel.context_parallel import Chunks
 from trainmaster.parallel.forward_rng import ForwardRng
 from trainmaster.parallel.gradient_reduction import GradientSync
-from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -37,13 +35,14 @@ class Parallel:
         sync: GradientSync,
         rng: ForwardRng,
         chunks: Chunks | None,
-        vocabulary: dist.ProcessGroup | None,
+        loss: Callable[[Tensor, Tensor], Tensor],
         auxiliary: list[Any],
     ) -> None:
+        """`loss(logits, targets)` returns the cross entropy, summed over this rank's tokens."""
         self.model, self.mesh, self.sync, self.rng = model, mesh, sync, rng
         self.pipeline: Pipeline | None = None
         self.stages = ""
-        self._chunks, self._vocabulary, self._auxiliary = chunks, vocabulary, auxiliary
+        self._chunks, self._loss, self._auxiliary = chunks, loss, auxiliary
         self._positions: dict[tuple[int, torch.device], Tensor] = {}
         self._divisor: float | Tensor = 1.0
 
@@ -65,7 +64,7 @@ class Parallel:
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the cross entropy, summed over this rank's tokens."""
-        return cross_entropy(logits, targets, self._vocabulary)
+        return self._loss(logits, targets)
 
     def summand(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return this rank's summand of the loss of the current step: its `loss`, divided by the step's divisor."""

@@ -44,7 +44,8 @@ class GradientSync:
         # that no rank ever holds all of them.
         self._once = not mesh.is_sharded or stage == 1
         self._replicated = mesh.is_sharded and mesh.degree("dpReplicate") > 1 and reducer is None
-        self._gathers_once = mesh.is_sharded and stage < 3
+        # Parameters do not change within a step. Where they are whole on each rank, so is what they are cast to.
+        self._prepares_once = not mesh.is_sharded or stage < 3
 
     def before(self, last: bool) -> None:
         """Prepare the next micro-batch. Call it before each forward pass; `last` is true for the last micro-batch."""
@@ -56,7 +57,7 @@ class GradientSync:
                 root.set_requires_gradient_sync(last)
             elif self._replicated:
                 root.set_requires_all_reduce(last)
-            if self._gathers_once:
+            if self._prepares_once:
                 root.set_reshard_after_backward(last)
 
     def before_pipeline(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ from trainmaster.parallel.forward_and_backward import Parallel
 from trainmaster.parallel.forward_rng import ForwardRng
 from trainmaster.parallel.gradient_buckets import Replicas
 from trainmaster.parallel.gradient_reduction import GradientSync
+from trainmaster.parallel.loss import compiled_cross_entropy, cross_entropy
 from trainmaster.parallel.mesh import Mesh
 from trainmaster.parallel.model_plan import check, named, plan_of
 from trainmaster.parallel.stages import pipeline
@@ -62,6 +64,7 @@ def of_job(
         config.recompute,
         config.communication,
         config.compile,
+        own_loss=True,
     )
 
 
@@ -76,13 +79,15 @@ def parallelize(
     recomputed: str = "None",
     communication: CommunicationConfig | None = None,
     compiled: bool = False,
+    own_loss: bool = False,
 ) -> Parallel:
     """Divide `model` over the mesh of `degrees` (see `ParallelismConfig.resolve`), and return the result.
 
     `model` has its whole initial weights, on its device. It is changed in place: what is left of it is what this rank
     trains. `profile` is the file in which `pipeline.balance: Profile` keeps its measurement; without a file, each call
     measures again. `recomputed`, `communication` and `compiled` are `training.recompute`, `training.communication` and
-    `training.compile` of a job; call `compiling.prepare` before, if `compiled` is true.
+    `training.compile` of a job; call `compiling.prepare` before, if `compiled` is true. `own_loss`: nothing but
+    `Parallel.loss` reads the model's output, so that this may stay in `precision` until compiled code casts it.
 
     It needs the default process group. Raises ConfigError if the model's plan does not allow a strategy.
     """
@@ -144,7 +149,7 @@ def parallelize(
             fsdp.experts(experts, mesh.experts_data(), sharding, precision, keep_whole=many_stages)
         for root in roots:
             blocks = [*root.blocks] if isinstance(root, pipeline.Stage) else [*_blocks(model)]
-            casts = not isinstance(root, pipeline.Stage) or root.is_last
+            casts = root.is_last if isinstance(root, pipeline.Stage) else not (compiled and own_loss)
             if mesh.is_sharded:
                 # Shards, and with dpReplicate > 1 replicas of these shards (HSDP): one reduce-scatter within the shard
                 # group, one all-reduce of the result across replicas. A stage computes many micro-batches between the
@@ -165,7 +170,7 @@ def parallelize(
         GradientSync(roots, mesh, sharding.stage, replicas, reducer),
         ForwardRng({stage.index: stage for stage in stages} or {0: model}, mesh, device_type),
         chunks,
-        vocabulary,
+        compiled_cross_entropy() if compiled else partial(cross_entropy, group=vocabulary),
         [module for _, module in named(model, plan_of(model).auxiliary)],
     )
     if many_stages:
