@@ -63,6 +63,7 @@ class LateCuda(Cuda):
         self.room, self.out_of_memory_at = room, out_of_memory_at
         self.training, self.gate, self.calls = Stream(), threading.Event(), [""]
         self.gate.set()
+        self.streams: list[Stream] = []
         self._here = threading.local()
         self._clones: list[tuple[int, int, weakref.ref[Any]]] = []
 
@@ -95,7 +96,8 @@ class LateCuda(Cuda):
 
     def stream(self, device: torch.device) -> Any:
         self.calls.append("stream")
-        return Stream()
+        self.streams.append(Stream())
+        return self.streams[-1]
 
     @contextmanager
     def within(self, stream: Any, after: Any) -> Iterator[None]:  # type: ignore[override]
@@ -202,6 +204,17 @@ def test_a_copy_on_the_device_leaves_the_memory_that_a_step_needs(
 
 def test_a_device_that_tells_no_memory_gets_no_copy() -> None:
     assert not fits(GIB, 0, None)
+
+
+def test_what_torch_reserves_after_the_first_save_is_for_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = {"reserved_bytes.all.current": 30, "allocated_bytes.all.current": 15, "allocated_bytes.all.peak": 25}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (40, 80))
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: stats)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.5)
+    cuda, device = Cuda(), torch.device("cuda:0")
+    assert cuda.memory(device) == DeviceMemory(40, 40, 30, 30, 15, 25)
+    stats |= {"reserved_bytes.all.current": 36, "allocated_bytes.all.peak": 31}
+    assert cuda.memory(device) == DeviceMemory(40, 40, 36, 30, 15, 31)
 
 
 def test_the_state_may_change_while_its_copy_on_the_device_goes_to_the_host() -> None:
@@ -312,6 +325,7 @@ def test_a_write_that_fails_leaves_the_buffers_to_the_next_save() -> None:
     parts = [torch.full((1500,), n, dtype=torch.uint8) for n in range(3)]
     with pytest.raises(OSError, match="no memory"):
         copies.write(list(parts), device, cuda.event(device), full)
+    assert all(stream.done == len(stream.work) for stream in cuda.streams), "a late copy would overwrite the next save"
     assert copies.write([part + 7 for part in parts], device, cuda.event(device), write) == 4500
     assert written == b"\7" * 1500 + b"\10" * 1500 + b"\11" * 1500
 
@@ -346,36 +360,40 @@ class NoRoom(Cuda):
 @pytest.mark.parametrize("on_a_stream", [False, True], ids=["default stream", "another stream"])
 @pytest.mark.parametrize("has_room", [True, False], ids=["room", "no room"])
 def test_a_gpu_trains_on_while_its_state_is_saved(has_room: bool, on_a_stream: bool) -> None:
-    cuda = Cuda() if has_room else NoRoom()
-    saver, files = saver_of(cuda)
-    stream = torch.cuda.Stream() if on_a_stream else torch.cuda.current_stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        tensors = {**state("cuda", scale=60), "optimizer.one": torch.tensor(5.0)}  # a count in host memory
-        tensors["model.large"] = torch.arange(50_000_000, dtype=torch.int32, device="cuda")
-        before = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
-        for step in (1, 2, 3):
-            torch.cuda.synchronize()
-            used = torch.cuda.memory_allocated()
+    saver, files = saver_of(Cuda() if has_room else NoRoom())
+    training = torch.cuda.Stream() if on_a_stream else torch.cuda.current_stream()
+    another = torch.cuda.Stream()
+    counts = {"optimizer.one": torch.tensor(5.0)}  # some optimizers keep these in host memory
+    state_then = {**state("cuda", scale=60), **counts, "model.large": torch.arange(50_000_000, device="cuda").int()}
+    tensors = {name: torch.zeros_like(tensor) for name, tensor in state_then.items()}
+    for step in (1, 2, 3):
+        torch.cuda.synchronize()
+        used = torch.cuda.memory_allocated()
+        with torch.cuda.stream(training):
+            torch.cuda._sleep(500_000_000)  # the device is behind the host
+            for name, tensor in tensors.items():
+                tensor.copy_(state_then[name])
             if has_room:
                 with saver._host_copies._lock:  # nothing gets to the host
-                    saver.save(step, captured(tensors), {"data": 1})
-                    assert saver._on_device is not None
-                    saver.settle()
-                    change(tensors)
+                    save_and_change(saver, step, tensors, another)
             else:
-                saver.save(step, captured(tensors), {"data": 1})
-                assert saver._on_device is None
-                saver.settle()
-                change(tensors)
-            assert saver.drain(WAIT_S)
-            assert torch.cuda.memory_allocated() == used
-            assert len(files.by_step[step]) > 200_000_000
-            for name, tensor in tensors.items():
-                tensor.copy_(before[name])
+                save_and_change(saver, step, tensors, another)
+        assert (saver._on_device is not None) == has_room
+        assert saver.drain(WAIT_S)
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_allocated() == used
     assert saver._host_copies._buffers[0].is_pinned()
-    other, its_files = saver_of(None)
-    other.save(1, captured(before), {"data": 1})
-    assert other.drain(WAIT_S)
+    on_host, its_files = saver_of(None)
+    on_host.save(1, captured({name: tensor.cpu() for name, tensor in state_then.items()}), {"data": 1})
+    assert on_host.drain(WAIT_S)
+    assert len(its_files.by_step[1]) > 200_000_000
     for step in (1, 2, 3):
         assert files.by_step[step] == its_files.by_step[1], step
+
+
+def save_and_change(saver: Saver, step: int, tensors: dict[str, Tensor], another: torch.cuda.Stream) -> None:
+    """Save, and let a stream that waits for no other change the state as soon as it may."""
+    saver.save(step, captured(tensors), {"data": 1})
+    saver.settle()
+    with torch.cuda.stream(another):
+        change(tensors)
