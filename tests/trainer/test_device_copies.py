@@ -100,7 +100,7 @@ class LateCuda(Cuda):
         return self.streams[-1]
 
     @contextmanager
-    def within(self, stream: Any, after: Any) -> Iterator[None]:  # type: ignore[override]
+    def within(self, stream: Any, after: Any) -> Iterator[None]:
         stream.work.append(after.synchronize)
         self._here.stream = stream
         try:
@@ -304,10 +304,14 @@ def test_a_save_leaves_the_device_while_the_one_before_is_still_sent() -> None:
 
 
 def test_the_memory_of_each_piece_is_free_once_it_is_copied() -> None:
-    cuda, living = LateCuda(), []
+    cuda, device, living = LateCuda(), torch.device("cpu"), []
+
+    def write(data: memoryview) -> int:
+        living.append(cuda.living)
+        return len(data)
+
     clones = [cuda.clone(torch.full((1000,), n, dtype=torch.uint8)) for n in range(5)]
-    event = cuda.event(torch.device("cpu"))
-    HostCopies(cuda).write(clones, torch.device("cpu"), event, lambda data: living.append(cuda.living) or len(data))
+    HostCopies(cuda).write(clones, device, cuda.event(device), write)
     assert living == [4000, 3000, 2000, 1000, 0]
 
 
@@ -331,7 +335,8 @@ def test_a_write_that_fails_leaves_the_buffers_to_the_next_save() -> None:
 
 
 def test_a_failed_copy_is_a_failed_save_and_the_next_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda, told = LateCuda(), []
+    cuda = LateCuda()
+    told: list[dict[str, Any]] = []
     saver, files = saver_of(cuda, on_result=told.append)
 
     def fail(target: Tensor, source: Tensor) -> None:

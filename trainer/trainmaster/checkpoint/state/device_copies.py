@@ -105,7 +105,8 @@ class Cuda:
     def within(self, stream: Any, after: Any) -> AbstractContextManager[Any]:
         """Return a context in which `stream` is the current one. It begins when the event `after` has come."""
         stream.wait_event(after)
-        return torch.cuda.stream(stream)
+        context: AbstractContextManager[Any] = torch.cuda.stream(stream)
+        return context
 
     def buffer(self) -> Tensor:
         """Return `buffer_size` bytes of pinned host memory, or of any host memory if it can't be pinned."""
