@@ -63,6 +63,7 @@ class Timings:
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {}
         self.copies: dict[int, tuple[float, int]] = {}  # to host memory, by step: seconds and bytes
+        self.on_device: dict[int, bool] = {}  # by step: whether the state was copied on the device first
 
     def time(self, owner: Any, function: str, name: str, synchronize: Callable[[], None] = lambda: None) -> None:
         """Have all calls of a function timed. `synchronize`: wait for the device, before and after."""
@@ -90,6 +91,7 @@ class Timings:
             if not made and this.size:
                 longest = max(self.copies.get(this.step, (0.0, 0))[0], time.perf_counter() - began)
                 self.copies[this.step] = longest, this.size
+                self.on_device[this.step] = this.on_device
 
         copy.make = timed
 
@@ -150,7 +152,12 @@ def train(job: dict[str, Any], last: int, variables: dict[str, str]) -> Numbers:
     except SystemExit as ended:
         if ended.code:
             raise
-    return {"seconds": timings.seconds, "copies": [*timings.copies.values()], "began": began}
+    return {
+        "seconds": timings.seconds,
+        "copies": [*timings.copies.values()],
+        "on_device": [*timings.on_device.values()],
+        "began": began,
+    }
 
 
 def forget(folder: Path) -> None:

@@ -90,6 +90,7 @@ class Session:
             world_size=self.world_size,
             round=round,
             keep=self.keep,
+            began=found.manifest.step if found is not None else 0,
             place=self.place,
             send=self.reporter.staged if self.reporter.channel is not None else None,
             on_result=self._tell_failure,

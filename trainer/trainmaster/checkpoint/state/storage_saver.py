@@ -2,24 +2,27 @@
 
 A thread copies them into a memory file in the safetensors format, during the forward and backward pass of the next
 step: parameters and optimizer state do not change before the optimizer runs, and it waits for the copy
-(`Saver.settle`). The thread passes the file's descriptor to the agent, or uploads the file itself if there is no agent.
+(`Saver.settle`). If a CUDA device has room, the pieces are copied there first, and the optimizer waits for that copy
+alone. The thread passes the file's descriptor to the agent, or uploads the file itself if there is no agent.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from trainmaster.checkpoint.files.upload import upload
 from trainmaster.checkpoint.state.capture import Snapshot
-from trainmaster.checkpoint.state.file_layout import header, lay_out
+from trainmaster.checkpoint.state.device_copies import SMALL, Cuda, HostCopies, Write, fits
+from trainmaster.checkpoint.state.file_layout import Layout, header, lay_out
 from trainmaster.checkpoint.state.save_shares import Place, owned
 from trainmaster.contract.wire.checkpoint_format import directory_name, shard_name
 
@@ -31,12 +34,23 @@ class _Copy:
     """The file in memory of one save. The thread makes it, or a step that needs it before the thread is ready.
 
     After `make`, the file has `fd` and `size`, or there is an `error`. The caller that has sent the file closes it.
+
+    `write` passes the bytes of `parts` to the function that it gets, and returns their number. `copied` is the event
+    after which nothing here refers to the state, or None if that is the case only after `make`.
     """
 
-    def __init__(self, step: int, head: bytes, parts: list[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        step: int,
+        head: bytes,
+        parts: list[torch.Tensor],
+        write: Callable[[list[torch.Tensor], Write], int],
+        copied: Any = None,
+    ) -> None:
         self.step, self.fd, self.size = step, -1, 0
         self.error: OSError | None = None
-        self._head, self._parts = head, parts
+        self.on_device = copied is not None
+        self._head, self._parts, self._write, self._copied = head, parts, write, copied
         self._lock = threading.Lock()
 
     def make(self, name: str) -> None:
@@ -47,20 +61,36 @@ class _Copy:
                 self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
                 # Written rather than mapped: the kernel takes pages as they come, and no other thread is kept from
                 # the interpreter meanwhile.
-                self.size = _write(self.fd, self._head) + sum(_write(self.fd, content(part)) for part in self._parts)
+                self.size = _write(self.fd, self._head) + self._write(self._parts, partial(_write, self.fd))
             except OSError as error:
-                self.error = error
-                self.close()
+                self._fail(error)
+            except RuntimeError as error:  # of a device; other saves are still to be sent
+                self._fail(OSError(errno.EIO, f"the state can't be copied: {error}"))
             self._parts = []
+
+    def settle(self, name: str) -> None:
+        """Wait until the state may change."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        else:
+            self.make(name)
 
     def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
         self.fd = -1
 
+    def _fail(self, error: OSError) -> None:
+        self.error = error
+        self.close()
+
 
 class Saver:
-    """The saves of one rank to storage. `send` passes a staged file to the agent; without it, our thread uploads."""
+    """The saves of one rank to storage. `send` passes a staged file to the agent; without it, our thread uploads.
+
+    `began` is the step with which this process began. Before it has completed another one, nothing shows how much
+    memory of a device a step needs.
+    """
 
     def __init__(
         self,
@@ -70,12 +100,18 @@ class Saver:
         world_size: int,
         round: int,
         keep: int = 0,
+        began: int = 0,
         place: Place | None = None,
         send: Callable[[dict[str, Any], int], None] | None = None,
         on_result: Callable[[dict[str, Any]], None] | None = None,
+        cuda: Cuda | None = None,
     ) -> None:
         self.storage, self.rank, self.world_size, self.round, self.keep = storage, rank, world_size, round, keep
+        self.began = began
         self.place = place or Place(rank, range(world_size))
+        self._cuda = cuda or Cuda()
+        self._host_copies = HostCopies(self._cuda)
+        self._on_device: _Copy | None = None  # the last one that began with a copy on the device
         self._send, self._on_result = send, on_result
         self._work: queue.Queue[_Copy] = queue.Queue()
         self._room = threading.Semaphore(MAX_UNDER_WAY)
@@ -96,15 +132,9 @@ class Saver:
         self.failure = ""
         values = snapshot.values if self.rank == 0 else _own_values(snapshot.values, self.rank)
         self.settle()
-        # A forward pass changes buffers, and the user's own objects change at any time.
-        layout = lay_out(
-            [
-                replace(piece, data=piece.data.detach().clone()) if _is_loose(piece.name, snapshot) else piece
-                for piece in owned(snapshot, self.place)
-            ]
-        )
+        layout = lay_out(owned(snapshot, self.place))
         self._room.acquire()
-        self._newest = _Copy(step, header(layout, values, common), [part for _, _, part in layout.parts])
+        self._newest = self._begin(step, layout, header(layout, values, common), snapshot)
         if self._thread is None:  # not in the constructor: a fork keeps no thread
             self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
             self._thread.start()
@@ -112,15 +142,53 @@ class Saver:
         return True
 
     def settle(self) -> None:
-        """Wait until the last save is copied. If the thread is still busy with another one, copy it here."""
+        """Wait until the last save is copied. If the thread is still busy with another one, copy it here.
+
+        A copy on the device is enough.
+        """
         if self._newest is not None:
-            self._newest.make(shard_name(self.rank))
+            self._newest.settle(shard_name(self.rank))
             self._newest = None
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Wait until all saves have been sent. Return False if that takes longer than `timeout_s` seconds."""
         with self._work.all_tasks_done:
             return self._work.all_tasks_done.wait_for(lambda: not self._work.unfinished_tasks, timeout_s)
+
+    def _begin(self, step: int, layout: Layout, head: bytes, snapshot: Snapshot) -> _Copy:
+        """Return the copy of a save, of which all is copied already that may change before `settle`."""
+        if self._on_device is not None:  # the device has room for one save at a time
+            self._on_device.make(shard_name(self.rank))
+            self._on_device = None
+        parts = [part for _, _, part in layout.parts]
+        names = [layout.chunks[key][0] if key in layout.chunks else key for key in layout.entries]
+        device = self._cuda.device_of(parts)
+        there = sum(part.nbytes for part in parts if part.device == device)
+        elsewhere = sum(part.nbytes for part in parts) - there
+        if device is not None and step > self.began and fits(there, elsewhere, self._cuda.memory(device)):
+            copy = self._copy_on_device(step, head, parts, device)
+            if copy is not None:
+                return copy
+        # A forward pass changes buffers, and the user's own objects change at any time.
+        parts = [part.clone() if _is_loose(name, snapshot) else part for name, part in zip(names, parts, strict=True)]
+        if device is None or elsewhere > SMALL:  # what lies in host memory is written from where it lies
+            return _Copy(step, head, parts, _write_parts)
+        return _Copy(step, head, parts, self._through_buffers(device, self._cuda.event(device)))
+
+    def _copy_on_device(self, step: int, head: bytes, parts: list[torch.Tensor], device: torch.device) -> _Copy | None:
+        """Copy all parts where they lie. Return None if their memory can't be allocated."""
+        try:
+            parts = [self._cuda.clone(part) for part in parts]
+        except torch.OutOfMemoryError:  # another process was faster, or the free memory lies in pieces
+            return None
+        copied = self._cuda.event(device)
+        copy = self._on_device = _Copy(step, head, parts, self._through_buffers(device, copied), copied)
+        # The other thread may be busy with an upload, and the device wants its memory back.
+        threading.Thread(target=copy.make, args=(shard_name(self.rank),), name="device copy", daemon=True).start()
+        return copy
+
+    def _through_buffers(self, device: torch.device, after: Any) -> Callable[[list[torch.Tensor], Write], int]:
+        return lambda parts, write: self._host_copies.write(parts, device, after, write)
 
     def _run(self) -> None:
         while True:
@@ -182,6 +250,10 @@ def content(tensor: torch.Tensor) -> memoryview:
     """Return the bytes of a tensor on the host. A contiguous tensor on the host is not copied."""
     host = tensor.detach().cpu().contiguous()
     return memoryview(host.reshape(-1).view(torch.uint8).numpy())
+
+
+def _write_parts(parts: list[torch.Tensor], write: Write) -> int:
+    return sum(write(content(part)) for part in parts)
 
 
 def _write(fd: int, data: bytes | memoryview) -> int:
