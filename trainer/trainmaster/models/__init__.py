@@ -7,7 +7,7 @@ A model is an `nn.Module` with `forward(tokens[B, T] int64) -> logits[B, T, V]` 
 from __future__ import annotations
 
 from trainmaster.contract.config import ModelConfig
-from trainmaster.models.built_in_models import MODELS, build, facts, module, validate
+from trainmaster.models.built_in_models import MODELS, build, build_undrawn, facts, module, validate
 from trainmaster.models.model_of_checkpoint import check_same, described
 
-__all__ = ["MODELS", "ModelConfig", "build", "check_same", "described", "facts", "module", "validate"]
+__all__ = ["MODELS", "ModelConfig", "build", "build_undrawn", "check_same", "described", "facts", "module", "validate"]

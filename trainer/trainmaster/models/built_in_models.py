@@ -12,7 +12,9 @@ from trainmaster.models.model_options import BertOptions, CNNOptions, GPTOptions
 from trainmaster.models.strict_options import read
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+
+    from trainmaster.models.initialization import Stds
 
 MODELS: dict[str, type[ModelOptions]] = {
     "bert": BertOptions,
@@ -47,11 +49,36 @@ def build(config: ModelConfig, seed: int, device: Any = None) -> nn.Module:
     if isinstance(options, user_model.OwnOptions):
         model = user_model.module(config.name, options, seed)
     else:
-        from trainmaster.models.initialization import initialize
+        from trainmaster.models.initialization import WithoutDraws, initialize
 
-        model = module(options)
+        with WithoutDraws():
+            model = module(options)
         initialize(model, seed)
     return model if device is None else model.to(device)
+
+
+def build_undrawn(config: ModelConfig, seed: int, device: Any) -> tuple[nn.Module, Stds]:
+    """Return (model on `device`, {name: standard deviation} of the parameters that have no values yet).
+
+    Those parameters are NaN: a checkpoint or `initialization.drawn` must set them. Buffers have their values. A user's
+    own model initializes its weights itself, so none is left without values. Raises ConfigError.
+    """
+    options = validate(config)
+    if isinstance(options, user_model.OwnOptions):
+        return build(config, seed, device), {}
+    import torch
+
+    from trainmaster.models.initialization import WithoutDraws, stds_of
+
+    with WithoutDraws():
+        model = module(options)
+    parameters = {id(parameter) for parameter in model.parameters()}
+
+    def moved(tensor: Tensor) -> Tensor:
+        # What is not drawn need not be copied either.
+        return torch.full_like(tensor, torch.nan, device=device) if id(tensor) in parameters else tensor.to(device)
+
+    return model._apply(moved), stds_of(model)
 
 
 def facts(config: ModelConfig) -> Facts:

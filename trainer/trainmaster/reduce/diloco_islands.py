@@ -11,7 +11,7 @@ parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,7 @@ class Outer:
         parameters = [p for p in model.parameters() if p.requires_grad]
         names = capture.parameter_names({"": model})
         named = [(names[id(p)].removeprefix("."), p) for p in parameters]
+        self._names = [name for name, _ in named]
         self._shards = [local(p) for p in parameters]
         self._common = [shard.clone() for shard in self._shards]
         self._momentum = [torch.zeros_like(shard) for shard in self._shards]
@@ -77,6 +78,14 @@ class Outer:
         """Yield all tensors that are kept between two steps."""
         yield from self._common
         yield from self._momentum
+
+    def begin_with(self, names: Container[str]) -> None:
+        """Let the islands share what their model has now of these parameters. Call it when initial weights were drawn
+        after this object was made."""
+        with torch.no_grad():
+            for name, common, shard in zip(self._names, self._common, self._shards, strict=True):
+                if name in names:
+                    common.copy_(shard)
 
     def begin(self, step: int) -> None:
         """Start the exchanges that are due. Call it before the forward pass of `step`."""

@@ -19,7 +19,7 @@ from trainmaster.checkpoint.state import island_names
 from trainmaster.checkpoint.state.checkpoint_session import LAST_WRITE_S, Session
 from trainmaster.checkpoint.state.prove_digests import Probe
 from trainmaster.checkpoint.state.resume_conditions import Resume
-from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.config import PipelineConfig, TrainingConfig
 from trainmaster.contract.sample_unit import unit_of
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
@@ -45,6 +45,7 @@ from trainmaster.train.after_failure.roll_forward import LastSums
 from trainmaster.train.after_failure.save_after_failure import save_after_failure
 from trainmaster.train.async_transfer import Reading, to_device
 from trainmaster.train.final_result import write_final_result
+from trainmaster.train.initial_weights import InitialWeights
 from trainmaster.train.manifest_fields import manifest_fields
 from trainmaster.train.measures import memory_report
 from trainmaster.train.measures.evaluation import Evaluation
@@ -113,7 +114,11 @@ class Training:
             rows = self.micro * (self.accumulation if self.degrees.get("pp", 1) > 1 else 1)
             evaluation = Evaluation(config, config.evaluation, rows)
         self._no_costs = torch.zeros(4, dtype=torch.float64, device=world.device)
-        model = models.build(config.model, config.seed, world.device)
+        # Of what has values now, a checkpoint would replace all but buffers.
+        model, undrawn = models.build_undrawn(config.model, config.seed, world.device)
+        self.initial_weights = InitialWeights(undrawn, config.seed)
+        if (config.parallelism.pipeline or PipelineConfig()).balance == "Profile":
+            self.initial_weights.draw(model)  # the stages are divided by what it takes to compute with them
         facts = models.facts(config.model)
         if world.rank == 0:
             self.log.utilization = Utilization.of(model, facts, config, world.size, world.device)
@@ -180,6 +185,9 @@ class Training:
     def resume(self) -> None:
         """Restore the newest valid checkpoint, or start from the beginning if there is none."""
         found = self.session.restore(Resume.from_environment(self.config.model, self.config.optimizer.name))
+        drawn = self.initial_weights.draw(self.model, self.session.restored(self.model))
+        if self.outer is not None:
+            self.outer.begin_with(drawn)
         self.loggers.begin(found.manifest.step if found is not None else 0)
         if found is not None:
             self.step = found.manifest.step

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import nn
 
 from trainmaster.checkpoint.files import peer_client
 from trainmaster.checkpoint.files.memory_tier import RamFolder
@@ -67,6 +68,7 @@ class Session:
         self.ram: RamSaver | None = None
         self.from_memory = False  # storage may lack what this round began with
         self.interval = Interval.from_environment()
+        self._restored: set[str] = set()
 
     @cached_property
     def _local(self) -> LocalState:
@@ -98,10 +100,17 @@ class Session:
         if found is not None:
             self.from_memory = found.tier != "storage"
             with torch.no_grad():
-                restore_objects.restore(self.objects, found.storage, found.directory, found.manifest, self.rank)
+                self._restored = restore_objects.restore(
+                    self.objects, found.storage, found.directory, found.manifest, self.rank
+                )
         if memory is not None:
             self._open_ram(memory.folder, round, found)
         return found
+
+    def restored(self, module: nn.Module) -> set[str]:
+        """Return the names, in one of the modules, of the parameters and buffers that `restore` has set."""
+        prefix = next(f"{name}." for name, thing in self.objects.items() if thing is module)
+        return {name.removeprefix(prefix) for name in self._restored if name.startswith(prefix)}
 
     def boundary(self) -> None:
         """Note the state between two steps. Call it before the next step changes anything."""

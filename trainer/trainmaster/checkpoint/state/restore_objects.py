@@ -18,11 +18,12 @@ from trainmaster.contract.wire.checkpoint_format import Manifest
 from trainmaster.errors import ConfigError
 
 
-def restore(objects: Mapping[str, Any], storage: Source, directory: str, manifest: Manifest, rank: int) -> None:
+def restore(objects: Mapping[str, Any], storage: Source, directory: str, manifest: Manifest, rank: int) -> set[str]:
     """Set the state of named objects, as `capture.capture` returned it, to the state in the checkpoint.
 
     Objects that are kept per rank get the state of the same rank; a rank that the saving world did not have gets the
-    state of rank 0. Raises ConfigError if the checkpoint does not fit the objects.
+    state of rank 0. Return the names of the tensors that were set in place. Raises ConfigError if the checkpoint does
+    not fit the objects.
     """
     manifest = as_wanted(manifest, objects)
     names = capture.parameter_names(objects)
@@ -58,6 +59,7 @@ def restore(objects: Mapping[str, Any], storage: Source, directory: str, manifes
             thing.checkpoint_loaded(manifest.step)
         else:
             thing.load_state_dict(tagged.unpack(packed[name], loose))
+    return set(targets)
 
 
 def _packed(name: str, manifest: Manifest, rank: int) -> Any:
