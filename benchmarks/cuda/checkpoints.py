@@ -118,7 +118,7 @@ def train(job: dict[str, Any], last: int, variables: dict[str, str]) -> Numbers:
     timings = Timings()
     began: dict[str, Any] = {}
     for owner, function, name in (
-        (models, "build", "build: model"),
+        (models, "build_undrawn", "build: model"),
         (parallel, "of_job", "build: parallelism"),
         (optimizer, "ShardOptimizer", "build: optimizer"),
         (Session, "restore", "load"),
