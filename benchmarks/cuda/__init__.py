@@ -1,7 +1,8 @@
-"""The first half hour on one GPU: four commands that show what works there, how fast it is and what it costs.
+"""The first half hour on one GPU: five commands that show what works there, how fast it is and what it costs.
 
-    python -m benchmarks.cuda [works] [speed] [checkpoints] [parity] [--out FOLDER] [--seconds S] [--rows PATTERN …]
+    python -m benchmarks.cuda [COMMAND …] [--out FOLDER] [--seconds S] [--rows PATTERN …]
 
-Each command prints a table and appends each row to FOLDER/COMMAND.jsonl as soon as it is known. On a machine without a
-CUDA device the same commands run at toy size on the CPU. docs/gpu.md says what each table proves.
+The commands are works, speed, checkpoints, parity and profile. Each prints a table and appends each row to
+FOLDER/COMMAND.jsonl as soon as it is known. On a machine without a CUDA device the same commands run at toy size on the
+CPU. docs/gpu.md says what each table proves.
 """
