@@ -1,8 +1,9 @@
 """Record one step of a Llama of 1.2 billion parameters, ours and the loop by hand: how long each kernel takes, and how
 long the device has nothing to do.
 
-Both sides are those of `speed`, and warm up at the same time. Then each has the device to itself: some steps are timed as
-they are, and the one behind them is recorded. Its trace, for chrome://tracing or Perfetto, stays in the folder of results.
+Both sides are those of `speed`, and warm up at the same time. Then each has the device to itself: some steps are timed
+as they are, and the one behind them is recorded. Its trace, for chrome://tracing or Perfetto, stays in the folder of
+results.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ def table(side: str, told: Numbers) -> Iterable[str]:
     yield (
         f"{side}: a step takes {told['step_ms']:.1f} ms, the recorded one {told['recorded_ms']:.1f} ms; "
         f"{told['kernel_count']} kernels take {told['kernels_ms']:.1f} ms, "
-        f"for {told['idle_ms']:.1f} ms there is none, of which {told['long_gaps']} gaps take {told['long_gaps_ms']:.1f} ms"
+        f"for {told['idle_ms']:.1f} ms there is none, of which {told['long_gaps']} long gaps take "
+        f"{told['long_gaps_ms']:.1f} ms"
     )
     for name, calls, milliseconds in told["kernels"]:
         yield f"    {milliseconds:9.3f} ms {calls:6} x {' '.join(name.split())[:WIDTH]}"

@@ -10,11 +10,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.cuda import checkpoints, parity, programme, runs, speed, surroundings, works
+from benchmarks.cuda import checkpoints, parity, profile, programme, runs, speed, surroundings, works
 from benchmarks.cuda.child import WorkFailed
 from benchmarks.cuda.programme import NotHere, Numbers, Part, Row, Setting
 from tests.benchmarks import cuda_probe
@@ -74,6 +75,31 @@ def test_ours_and_a_loop_by_hand_train_the_same_and_take_turns(ranks: Ranks, tmp
     assert row["losses"][speed.OURS] == pytest.approx(row["losses"][speed.BY_HAND], rel=row["alike"])
     assert row["mfu"] == {speed.OURS: None, speed.BY_HAND: None}
     assert "unknown device" in found["printed"]
+
+
+@pytest.mark.processes
+def test_a_step_of_each_side_is_recorded(ranks: Ranks, tmp_path: Path) -> None:
+    found = ranks.call(cuda_probe.run, ["profile", "--rows", "eager"], str(tmp_path))
+    assert found["code"] == 0, found["printed"]
+    (row,) = found["rows"].values()
+    assert [*row["sides"]] == [speed.OURS, speed.BY_HAND]
+    for side in row["sides"].values():
+        assert side["kernels_ms"] > 0
+        assert any("scaled_dot_product" in name for name, _, _ in side["kernels"])
+    assert len([*(tmp_path / "profile" / "traces").rglob("*.json")]) == 2
+
+
+def test_gaps_between_kernels_and_kernels_at_the_same_time_are_told_apart() -> None:
+    def kernel(name: str, stream: int, begins_us: float, lasts_us: float) -> dict[str, Any]:
+        return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": begins_us, "dur": lasts_us}
+
+    host = {**kernel("aten::mm", 9, 0, 500), "cat": "cpu_op"}
+    kernels = [kernel("mm", 7, 0, 100), kernel("mm", 7, 101, 99), kernel("copy", 8, 150, 100), kernel("mm", 7, 300, 50)]
+    told = profile.summary([host, *kernels], 400e-6)
+    assert told["kernels"] == [["mm", 3, pytest.approx(0.249)], ["copy", 1, pytest.approx(0.1)]]
+    assert told["kernels_ms"] == pytest.approx(0.349)
+    assert told["idle_ms"] == pytest.approx(0.101)
+    assert (told["long_gaps"], told["long_gaps_ms"]) == (1, pytest.approx(0.05))
 
 
 @pytest.mark.processes

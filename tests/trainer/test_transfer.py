@@ -169,6 +169,7 @@ def test_a_gpu_waits_for_nobody(fields: dict[str, Any], tmp_path: Path, monkeypa
     monkeypatch.setenv("LOCAL_RANK", "0")
     training = loop.Training(config(tmp_path, parallelism={}, device="CUDA", **fields), Reporter())
     try:
+        training.resume()  # which draws the initial weights
         for _ in range(3):  # the first compile, load kernels and make room
             training.one_step()
         torch.cuda.set_sync_debug_mode("error")
