@@ -141,6 +141,7 @@ def test_what_is_saved_to_memory_has_its_own_steps_numbers(tmp_path: Path, monke
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(loop, "Reading", Late)
     training, kept = loop.Training(config(tmp_path, parallelism={}), Reporter()), []
+    training.resume()  # which draws the initial weights
     monkeypatch.setattr(training.session, "due", lambda step: step > 1)
     monkeypatch.setattr(training.session, "remember", lambda step, common, *_: kept.append((step, common)))
     try:

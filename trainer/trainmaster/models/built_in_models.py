@@ -12,7 +12,7 @@ from trainmaster.models.model_options import BertOptions, CNNOptions, GPTOptions
 from trainmaster.models.strict_options import read
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from trainmaster.models.initialization import Stds
 
@@ -72,13 +72,10 @@ def build_undrawn(config: ModelConfig, seed: int, device: Any) -> tuple[nn.Modul
 
     with WithoutDraws():
         model = module(options)
-    parameters = {id(parameter) for parameter in model.parameters()}
-
-    def moved(tensor: Tensor) -> Tensor:
-        # What is not drawn need not be copied either.
-        return torch.full_like(tensor, torch.nan, device=device) if id(tensor) in parameters else tensor.to(device)
-
-    return model._apply(moved), stds_of(model)
+    for parameter in model.parameters():
+        # What is not drawn need not be copied to the device either.
+        parameter.data = torch.full_like(parameter.data, torch.nan, device=device)
+    return model.to(device), stds_of(model)
 
 
 def facts(config: ModelConfig) -> Facts:
