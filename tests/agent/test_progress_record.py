@@ -34,9 +34,13 @@ def memory_of(record: ProgressRecord) -> bytes:
 def test_both_sides_read_what_the_other_has_written(record: ProgressRecord) -> None:
     ranks = ProgressRecord.open(os.dup(record.fd))
     ranks.write(Progress(round=1, rank=0, step=7, loss=0.5))
-    record.set_control(Control(stop_at=9, stop_bound=1, uploads_pending=3, copied_step=8))
+    record.set_control(
+        Control(stop_at=9, stop_bound=1, uploads_pending=3, copied_step=8, ranks_ending=2, uploads_step=7)
+    )
     assert (record.read().step, record.read().loss) == (7, 0.5)
-    assert ranks.control() == Control(stop_at=9, stop_bound=1, uploads_pending=3, copied_step=8)
+    assert ranks.control() == Control(
+        stop_at=9, stop_bound=1, uploads_pending=3, copied_step=8, ranks_ending=2, uploads_step=7
+    )
     ranks.close()
 
 

@@ -33,8 +33,8 @@ if round == 1:
     if rank == 0 and way == "parks":
         link.send(channel.RESCUED, {"step": 5})
     signal.pause()
-print("waits for", record.control().uploads_pending, flush=True)
-while record.control().uploads_pending:
+print("waits for", record.control().ranks_ending, flush=True)
+while record.control().ranks_ending:
     time.sleep(0.01)
 print("chooses", flush=True)
 signal.pause()

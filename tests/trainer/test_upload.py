@@ -69,6 +69,17 @@ def test_a_late_checkpoint_is_an_orphan_wherever_it_lands(storage: PosixStorage)
     assert lineage.candidates(storage, 3, "", "Auto") == ["step-6.r2", "step-4.r1"]
 
 
+def test_an_upload_that_comes_late_counts_up_to_the_step_that_the_new_round_resumed_from(storage: PosixStorage) -> None:
+    put(storage.root, 4, 1)
+    lineage.begin(storage, Lineage(2, "step-9.r1"))  # which only memory has
+    late = put(storage.root, 8, 1)
+    assert (late["committed"], late["error"]) == (True, "")
+    assert put(storage.root, 12, 1)["why"] == "fenced"
+    assert lineage.candidates(storage, 3, "", "Auto") == ["step-8.r1", "step-4.r1"]
+    lineage.begin(storage, Lineage(3, "step-4.r1"))
+    assert put(storage.root, 9, 1)["why"] == "fenced"
+
+
 def test_a_full_disk_is_told_and_leaves_nothing_that_could_be_chosen(storage: PosixStorage) -> None:
     put(storage.root, 4, 1)
     put(storage.root, 8, 1, rank=0, world_size=2)

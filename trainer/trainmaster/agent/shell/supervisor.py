@@ -215,10 +215,14 @@ class Supervisor:
 
     def _control(self) -> Control:
         d = self.directive
-        waiting = self.uploads.under_way + self.old_rounds.living()
-        if d is None or d.stop_at is None:
-            return Control(uploads_pending=waiting)
-        return Control(stop_at=d.stop_at, stop_bound=int(d.stop_bound), uploads_pending=waiting)
+        control = Control(
+            uploads_pending=self.uploads.under_way,
+            uploads_step=self.uploads.newest_step,
+            ranks_ending=self.old_rounds.living(),
+        )
+        if d is not None and d.stop_at is not None:
+            control.stop_at, control.stop_bound = d.stop_at, int(d.stop_bound)
+        return control
 
     def _retire_round(self) -> None:
         if self.round is not None:

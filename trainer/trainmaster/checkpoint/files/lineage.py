@@ -2,7 +2,8 @@
 
 Before a round loads anything, it creates lineage/round-<r>.json exclusively; this file names the one checkpoint that
 the round resumes from. A checkpoint counts only if it lies on the chain that starts at the newest lineage file. So a
-checkpoint that an older world writes late is never used, whenever it is completed.
+checkpoint that an older world writes late is never used, whenever it is completed, unless it is older than the one that
+the next world resumed from.
 """
 
 from __future__ import annotations
@@ -68,6 +69,12 @@ def newest_round(storage: Storage) -> int:
     """Return the round that owns the storage, or 0 if none does."""
     rounds = [parse_lineage(name) or 0 for name in storage.list(LINEAGE)]
     return max(rounds, default=0)
+
+
+def counts(storage: Storage, directory: str) -> bool:
+    """Return True if a checkpoint that is completed now counts: its round owns the storage, or the newest rounds have
+    resumed from a later step of its round. Raises Damaged for a lineage file that cannot be decoded."""
+    return bool(chain(read_lineages(storage), [directory]))
 
 
 def begin(storage: Storage, lineage: Lineage) -> None:

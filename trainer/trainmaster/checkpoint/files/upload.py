@@ -65,7 +65,7 @@ def upload(
         # Not closed by hand: a failed write may still hold views of it. The last reference unmaps it.
         _store(storage, message, mmap.mmap(fd, message["size"], prot=mmap.PROT_READ), moved)
         stored = True
-        _check_fence(storage, round)
+        _check_fence(storage, round, directory)
         manifest = checkpoint_manifest.commit(storage, directory) or ""
     except (OSError, ValueError, checkpoint_manifest.Damaged, Fenced) as failure:
         error, why = f"checkpoint {directory}, rank {rank}: {_words(failure, message['storage'])}", _kind(failure)
@@ -93,7 +93,7 @@ def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap, moved: 
         return
     if ABANDONED in present:
         raise _OtherRank("the shard of another rank could not be stored")
-    _check_fence(storage, round)
+    _check_fence(storage, round, directory)
     whole = memoryview(memory)
     file = write(storage, directory, name, _blocks(whole, moved))
     header, begin = read_header(memory)
@@ -144,9 +144,9 @@ def index(
     return tensors, json.loads(about.get("values", "{}")), json.loads(about.get("common", "{}"))
 
 
-def _check_fence(storage: Storage, round: int) -> None:
+def _check_fence(storage: Storage, round: int, directory: str) -> None:
     newest = lineage.newest_round(storage)
-    if newest > round:
+    if newest > round and not lineage.counts(storage, directory):
         raise Fenced(f"round {newest} has taken the storage")
 
 

@@ -109,9 +109,10 @@ class Inventory:
     """All files that the memories of the world hold. Rank 0 has it."""
 
     def __init__(self, world: list[Mapping[str, Any]]) -> None:
-        """`world` has what each rank published, in the order of ranks, and is empty for a rank without a memory
-        tier."""
+        """`world` has what each rank published, in the order of ranks. A rank without a memory tier has published no
+        files."""
         self._world = world
+        self.uploads_step = max((words.get("uploads", 0) for words in world), default=0)
         self._files: dict[tuple[int, int], list[tuple[str, int, str, Address | None]]] = {}
         self._excluded: set[tuple[int, int, str, int]] = set()
         for words in world:
@@ -149,9 +150,10 @@ class Inventory:
         return remote[rank % len(remote)] if remote else None
 
 
-def tell(store: Any, rank: int, memory: Memory | None) -> None:
-    """Publish what this rank has and needs."""
-    store.set(f"resume/memory/{rank}", json.dumps(memory.words() if memory is not None else {}))
+def tell(store: Any, rank: int, memory: Memory | None, uploads_step: int = 0) -> None:
+    """Publish what this rank has and needs, and the newest step of the uploads that are under way on its machine."""
+    words = memory.words() if memory is not None else {}
+    store.set(f"resume/memory/{rank}", json.dumps({**words, "uploads": uploads_step}))
 
 
 def hear(store: Any, world_size: int) -> Inventory:

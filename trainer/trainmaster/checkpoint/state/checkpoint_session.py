@@ -28,7 +28,7 @@ from trainmaster.checkpoint.state.resume import Checkpoint, agree
 from trainmaster.checkpoint.state.resume_conditions import Resume
 from trainmaster.checkpoint.state.save_shares import Place, owned
 from trainmaster.checkpoint.state.storage_saver import Saver, content
-from trainmaster.checkpoint.state.waits_before_resume import await_uploads
+from trainmaster.checkpoint.state.waits_before_resume import await_ranks, await_uploads
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.messages import StoreAddress
@@ -82,10 +82,20 @@ class Session:
         if not self.url:
             return None
         self.reporter.phase(Phase.LOAD)
-        await_uploads(self.reporter)
+        await_ranks(self.reporter)
         storage = open_storage(self.url)
         memory = self._memory()
-        round, found = agree(storage, self.store, self.rank, self.world_size, asked, self.reporter.event, memory)
+        round, found = agree(
+            storage,
+            self.store,
+            self.rank,
+            self.world_size,
+            asked,
+            self.reporter.event,
+            memory,
+            uploads_step=self.reporter.control().uploads_step,
+            await_uploads=lambda: await_uploads(self.reporter),
+        )
         self.saver = Saver(
             storage.root,
             rank=self.rank,

@@ -46,17 +46,22 @@ def agree(
     asked: Resume,
     say: Say,
     memory: Memory | None = None,
+    *,
+    uploads_step: int = 0,
+    await_uploads: Callable[[], None] = lambda: None,
 ) -> tuple[int, Checkpoint | None]:
     """Choose where to resume, the same on all ranks, and create the lineage file of the round.
 
     Return (round, checkpoint), with None for a start from the beginning. `store` is a torch store that all ranks share.
-    All ranks call this when no upload of an earlier round is under way on their machine. `say(reason, message)` reports
-    damaged checkpoints as events. Raises ConfigError and Fenced.
+    All ranks call this when no rank of an earlier round lives on their machine. `uploads_step` is the newest step of the
+    uploads that are under way there (0: none is), and `await_uploads` waits for them. All ranks do so, unless memory has
+    all parts of a checkpoint that is as new. `say(reason, message)` reports damaged checkpoints as events. Raises
+    ConfigError and Fenced.
     """
-    tell(store, rank, memory)
+    tell(store, rank, memory, uploads_step)
     if store.add("resume/ready", 1) == world_size:
         store.set("resume/all-ready", "1")
-    part = _Part(store, rank, world_size, memory)
+    part = _Part(store, rank, world_size, memory, await_uploads)
     if rank == 0:
         store.get("resume/all-ready")
         inventory = hear(store, world_size) if memory is not None else Inventory([])
@@ -77,15 +82,20 @@ def agree(
 class _Part:
     """The part of one rank in each turn of the agreement."""
 
-    def __init__(self, store: Any, rank: int, world_size: int, memory: Memory | None) -> None:
+    def __init__(
+        self, store: Any, rank: int, world_size: int, memory: Memory | None, await_uploads: Callable[[], None]
+    ) -> None:
         self.store, self.rank, self.world_size, self.memory = store, rank, world_size, memory
+        self._await_uploads = await_uploads
         self.opened: RamFile | None = None
 
     def take(self, turn: int, message: dict[str, Any]) -> None:
         """Verify this rank's share, and publish a finding. The last rank without a finding publishes an empty
         verdict."""
         try:
-            if "verify" in message:
+            if "uploads" in message:
+                self._await_uploads()
+            elif "verify" in message:
                 asked = message["verify"]
                 share = [tuple(file) for file in asked["files"][self.rank :: self.world_size]]
                 checkpoint_manifest.verify(open_storage(asked["root"]), asked["directory"], share)
@@ -117,6 +127,10 @@ class _Turns:
     def publish(self, message: dict[str, Any]) -> None:
         self.turn += 1
         self.part.store.set(f"resume/turn/{self.turn}", json.dumps(message))
+
+    def await_uploads(self) -> None:
+        """Let all ranks wait for uploads of earlier rounds."""
+        self._verdict({"uploads": "await"})
 
     def stored(self, source: Storage, directory: str, manifest: Manifest) -> None:
         """Let all ranks verify a checkpoint on storage. Raises Damaged with the first finding."""
@@ -171,7 +185,35 @@ def _lead(storage: Storage, turns: _Turns, asked: Resume, say: Say) -> dict[str,
 
 
 def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say) -> tuple[str, str, str] | None:
-    """Return (root, directory, tier) of the newest candidate that all ranks find undamaged, or None."""
+    """Return (root, directory, tier) of the newest candidate that all ranks find undamaged, or None.
+
+    Nobody waits for uploads if memory has all parts of the newest candidate, and no upload is of a newer step. They are
+    completed beside the new round, and count (`lineage.counts`).
+    """
+    held = turns.inventory.directories()
+    newest = next(iter(lineage.candidates(storage, round, asked.job, asked.resume, held)), "")
+    if newest in held and _step(newest) >= turns.inventory.uploads_step:
+        tier, comes_late = _held_by_all(turns, asked, newest)
+        if tier and not comes_late:
+            return storage.root, newest, tier
+    turns.await_uploads()
+    return _choose_after_uploads(storage, turns, round, asked, say)
+
+
+def _held_by_all(turns: _Turns, asked: Resume, directory: str) -> tuple[str, bool]:
+    """Return (tier of a checkpoint of which memory has all parts, or "", whether it was made with samples to skip)."""
+    tier = turns.held(directory, whole=True)
+    opened = turns.part.opened
+    if not tier or opened is None:
+        return tier, False
+    asked.check(opened.manifest, directory)
+    return tier, asked.comes_late(opened.manifest)
+
+
+def _choose_after_uploads(
+    storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
+) -> tuple[str, str, str] | None:
+    """Return what `_choose` does, when no upload of an earlier round is under way."""
     held = turns.inventory.directories()
     found = lineage.candidates(storage, round, asked.job, asked.resume, held)
     damaged, late = [], []
@@ -180,12 +222,11 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
         root, directory = _resolve(storage, candidate)
         source = open_storage(root)
         try:
-            if candidate in held and (tier := turns.held(directory, whole=True)):
-                if turns.part.opened is not None:
-                    asked.check(turns.part.opened.manifest, directory)
-                    if asked.comes_late(turns.part.opened.manifest):
-                        late.append(candidate)
-                        continue
+            tier, comes_late = _held_by_all(turns, asked, directory) if candidate in held else ("", False)
+            if comes_late:
+                late.append(candidate)
+                continue
+            if tier:
                 chosen = root, directory, tier
                 break
             # Its last uploader may have died between the last receipt and the manifest.
@@ -215,8 +256,12 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
             "SamplesNotSkipped",
             f"resuming from {late[0]}, which was trained on samples to skip, because there is no earlier checkpoint",
         )
-        return _choose(storage, turns, round, replace(asked, skipped=()), say)
+        return _choose_after_uploads(storage, turns, round, replace(asked, skipped=()), say)
     return chosen
+
+
+def _step(directory: str) -> int:
+    return (parse_directory(directory) or (0, 0))[0]
 
 
 def _follow(part: _Part) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""What a round waits for before it resumes: uploads of earlier rounds, and storage that can't be written to."""
+"""What a round waits for before it resumes: ranks of earlier rounds and their uploads, and storage that can't be
+written to."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from trainmaster.checkpoint.files.storage import Storage
 from trainmaster.contract.wire.checkpoint_format import Lineage
 from trainmaster.rank.reporter import Reporter
 
-UPLOADS_DEADLINE_S = 120.0
-"""Seconds that a round waits for uploads of earlier rounds."""
+DEADLINE_S = 120.0
+"""Seconds that a round waits for ranks of earlier rounds, and again for their uploads."""
 _POLL_S = 0.0005
 
 PATIENCE_S = 20.0
@@ -21,15 +22,25 @@ _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT
 _TRY_EVERY_S = 0.05
 
 
+def await_ranks(reporter: Reporter) -> None:
+    """Wait for the end of ranks of earlier rounds on this machine, because they may still save to memory."""
+    _wait(reporter, lambda: reporter.control().ranks_ending)
+
+
 def await_uploads(reporter: Reporter) -> None:
-    """Wait for uploads of earlier rounds, because the newest checkpoint may be among them."""
-    deadline = time.monotonic() + UPLOADS_DEADLINE_S
-    while (pending := reporter.control().uploads_pending) > 0:
-        if time.monotonic() > deadline:
-            reporter.event("UploadsPending", f"{pending} uploads are still under way: resuming without them")
-            return
+    """Wait for uploads of earlier rounds from this machine, because storage's newest checkpoint may be among them."""
+    pending = _wait(reporter, lambda: reporter.control().uploads_pending)
+    if pending:
+        reporter.event("UploadsPending", f"{pending} uploads are still under way: resuming without them")
+
+
+def _wait(reporter: Reporter, count: Callable[[], int]) -> int:
+    """Wait until `count` returns 0, and return its last result."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (left := count()) > 0 and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         reporter.beat()
+    return left
 
 
 def begin_when_writable(storage: Storage, taken: Lineage, say: Callable[[str, str], None]) -> None:

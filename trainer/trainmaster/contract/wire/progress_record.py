@@ -37,7 +37,7 @@ _HEAD = struct.Struct("<II")  # magic, version
 _ENTERED_AT = slice(64, 72)
 _CONTROL_AT = slice(128, 256)
 _PROGRESS_AT = slice(1024, 1792)
-_CONTROL = "qiiq"
+_CONTROL = "qiiqiq"
 _PROGRESS = "iiiiqqqdqqqqqqqqqqqqqqqqqqqqqqqqqqqqd"
 _LOCK = struct.Struct("hhqqi")  # struct flock of fcntl(2): type, whence, start, length, pid
 _KINDS = 256  # that a collective can have: its word is number * _KINDS + kind
@@ -117,8 +117,10 @@ class Control:
 
     stop_at: int = -1  # save and stop after this step; -1: go on
     stop_bound: int = 0  # 1: every rank of the world has seen stop_at, so it binds
-    uploads_pending: int = 0  # number of uploads of earlier rounds: the resume point is chosen when this is 0
+    uploads_pending: int = 0  # number of uploads of earlier rounds: what storage has is known when this is 0
     copied_step: int = 0  # the step of this round of which a peer has this rank's state; -1: none yet; 0: no peer
+    ranks_ending: int = 0  # number of ranks of earlier rounds that still live: what memory has is known when this is 0
+    uploads_step: int = 0  # the newest step of these uploads; 0: there is none
 
 
 class OtherRecord(ValueError):
@@ -195,7 +197,7 @@ class ProgressRecord:
     def set_control(self, control: Control) -> None:
         """Publish the agent's values if they differ from those that are published. Only the agent calls this."""
         c = control
-        values = (c.stop_at, c.stop_bound, c.uploads_pending, c.copied_step)
+        values = (c.stop_at, c.stop_bound, c.uploads_pending, c.copied_step, c.ranks_ending, c.uploads_step)
         if values != self._control.read():
             self._control.write(*values)
 

@@ -105,8 +105,14 @@ class Uploads:
 
     @property
     def under_way(self) -> int:
-        """Return the number of uploads that have neither ended nor failed. A new round waits for them."""
+        """Return the number of uploads that have neither ended nor failed. A new round waits for them, unless memory has
+        a step that is as new."""
         return sum(upload.failed_at is None for upload in self._open)
+
+    @property
+    def newest_step(self) -> int:
+        """Return the newest step of the uploads that are under way; 0 if none is."""
+        return max((upload.step for upload in self._open if upload.failed_at is None), default=0)
 
     @property
     def stuck(self) -> bool:
