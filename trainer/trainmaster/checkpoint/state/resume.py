@@ -53,10 +53,10 @@ def agree(
     """Choose where to resume, the same on all ranks, and create the lineage file of the round.
 
     Return (round, checkpoint), with None for a start from the beginning. `store` is a torch store that all ranks share.
-    All ranks call this when no rank of an earlier round lives on their machine. `uploads_step` is the newest step of the
-    uploads that are under way there (0: none is), and `await_uploads` waits for them. All ranks do so, unless memory has
-    all parts of a checkpoint that is as new. `say(reason, message)` reports damaged checkpoints as events. Raises
-    ConfigError and Fenced.
+    All ranks call this when no rank of an earlier round lives on their machine. `uploads_step` is the newest step of
+    the uploads that are under way there (0: none is), and `await_uploads` waits for them. All ranks do so, unless
+    memory has all parts of a checkpoint that is as new. `say(reason, message)` reports damaged checkpoints as events.
+    Raises ConfigError and Fenced.
     """
     tell(store, rank, memory, uploads_step)
     if store.add("resume/ready", 1) == world_size:

@@ -105,8 +105,10 @@ class Uploads:
 
     @property
     def under_way(self) -> int:
-        """Return the number of uploads that have neither ended nor failed. A new round waits for them, unless memory has
-        a step that is as new."""
+        """Return the number of uploads that have neither ended nor failed.
+
+        A new round waits for them, unless memory has a step that is as new.
+        """
         return sum(upload.failed_at is None for upload in self._open)
 
     @property
