@@ -34,7 +34,8 @@ def compiled_cross_entropy() -> Callable[[Tensor, Tensor], Tensor]:
     Logits of any precision are read once or twice each way. Without compilation there are eight passes over a copy of
     them in fp32, which takes longer than their matrix product.
     """
-    return torch.compile(cross_entropy, dynamic=False)
+    compiled: Callable[[Tensor, Tensor], Tensor] = torch.compile(cross_entropy, dynamic=False)
+    return compiled
 
 
 class _VocabularyParallel(torch.autograd.Function):  # type: ignore[misc]
