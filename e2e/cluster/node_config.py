@@ -97,9 +97,6 @@ def _kubelet(number: int) -> dict[str, object]:
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
-        # An image that is here and is also pulled from a registry has one ID. By default the kubelet then trusts only
-        # the name that was pulled, and asks registries for the others too (KubeletEnsureSecretPulledImages).
-        "imagePullCredentialsVerificationPolicy": "NeverVerify",
         "syncFrequency": "10s",
         "nodeStatusUpdateFrequency": "2s",
         "nodeLeaseDurationSeconds": 4,
