@@ -17,7 +17,7 @@ from e2e.kube import Object
 from e2e.test_install import BLOCKS
 from e2e.world import PLAIN, World
 
-pytestmark = [pytest.mark.trial, pytest.mark.exclusive]
+pytestmark = pytest.mark.exclusive
 
 PORT = 30500
 TAG = "from-the-cluster"
