@@ -2,7 +2,8 @@
 
 Follows the first section of docs/install.md to the letter: bash runs each block that its mark gives to this program, in
 the order of the page, and what one block exports the next one has. The cluster is taken down at the end, whatever
-happens. `--write` puts the minutes into the page.
+happens. `--write` puts the minutes into the page, which has a place for a run from nothing and one for a run that finds
+the programs and images of an earlier one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from pathlib import Path
 from e2e.cluster.places import CACHE, REPOSITORY, STATE
 
 PAGE = REPOSITORY / "docs" / "install.md"
-BEGIN = "<!-- stopwatch: written by `python -m e2e.stopwatch --write` -->\n"
+FROM_NOTHING = "from nothing"
+AGAIN = "with the programs and images of an earlier run"
+_BEGIN = "<!-- stopwatch, {start}: written by `python -m e2e.stopwatch --write` -->\n"
 END = "<!-- end of stopwatch -->"
 _MARK = "<!-- illustrative: e2e/stopwatch.py runs it and measures each step: "
 
@@ -82,6 +85,11 @@ def measure(steps: list[Step], environment: Mapping[str, str], say: Callable[[st
     return times
 
 
+def begin_of(start: str) -> str:
+    """Return the line of a page below which the times stand of a run that starts so: FROM_NOTHING or AGAIN."""
+    return _BEGIN.format(start=start)
+
+
 def table(times: list[tuple[str, float]], machine: str) -> str:
     """Return the times as a table in minutes, with a sentence about where they come from."""
     rows = ["| step | minutes |", "| --- | --- |", *(f"| {name} | {took_s / 60:.1f} |" for name, took_s in times)]
@@ -89,30 +97,33 @@ def table(times: list[tuple[str, float]], machine: str) -> str:
     return "\n".join([*rows, f"| all of it | {total_s / 60:.1f} |", "", machine, ""])
 
 
-def with_table(page: str, text: str) -> str:
-    """Return the page with the table in its place. Raises StopwatchError if it has none."""
-    before, found, rest = page.partition(BEGIN)
+def with_table(page: str, text: str, start: str) -> str:
+    """Return the page with the table in the place for runs that start so. Raises StopwatchError if it has none."""
+    before, found, rest = page.partition(begin_of(start))
     _, end, after = rest.partition(END)
     if not (found and end):
-        raise StopwatchError(f"the page has no place for the table: {BEGIN.strip()} and {END}")
+        raise StopwatchError(f"the page has no place for the table: {begin_of(start).strip()} and {END}")
     return f"{before}{found}{text}{end}{after}"
 
 
-def _machine() -> str:
-    built = "with the programs and images of an earlier run" if CACHE.exists() else "from nothing"
-    return f"Measured by `python -m e2e.stopwatch --write` on {os.cpu_count()} cores, {built}."
+def machine(start: str, remark: str = "") -> str:
+    """Return the sentence about where times come from, with a remark of the person who measured."""
+    told = f"Measured by `python -m e2e.stopwatch --write` on {os.cpu_count()} cores, {start}."
+    return f"{told} {remark}" if remark else told
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.stopwatch", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the minutes of each step into docs/install.md")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
+    words = "what else the page must say of the machine, as a sentence"
+    parser.add_argument("--remark", default="", metavar="SENTENCE", help=words)
     options = parser.parse_args(arguments)
     try:
         if STATE.exists():
             raise StopwatchError("a cluster of `make cluster` is up already: end it by `make cluster-down`")
-        page, machine = PAGE.read_text(encoding="utf-8"), _machine()
-        with_table(page, "")  # before an hour is spent
+        page, start = PAGE.read_text(encoding="utf-8"), AGAIN if CACHE.exists() else FROM_NOTHING
+        with_table(page, "", start)  # before an hour is spent
         path = f"{REPOSITORY / '.venv' / 'bin'}:{os.environ['PATH']}"
         try:
             times = measure(steps_of(page), {**os.environ, "PATH": path}, lambda words: print(words, flush=True))
@@ -122,10 +133,10 @@ def main(arguments: list[str] | None = None) -> int:
     except StopwatchError as error:
         sys.stderr.write(f"e2e.stopwatch: {error}\n")
         return 2
-    text = table(times, machine)
+    text = table(times, machine(start, options.remark))
     print(text)
     if options.write:
-        PAGE.write_text(with_table(page, text), encoding="utf-8")
+        PAGE.write_text(with_table(page, text, start), encoding="utf-8")
     return 0
 
 

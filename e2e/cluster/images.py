@@ -114,7 +114,10 @@ def publish(registry: str, tag: str, values: Path) -> None:
     with _building():
         found = wheels.folder(in_base)
         volumes = [f"--volume={volume}" for volume in (*_volumes(), f"{found.parent}:{wheels.MOUNT}:ro")]
-        options = ("--isolation=chroot", "--network=host", "--pull-never", "--timestamp=0", *volumes)
+        # An image that a node has and also pulls has one ID, unless something differs. The kubelet would then ask a
+        # registry for the name that it has only here too (KubeletEnsureSecretPulledImages, Kubernetes 1.35).
+        label = f"--label=org.opencontainers.image.version={tag}"
+        options = ("--isolation=chroot", "--network=host", "--pull-never", "--timestamp=0", label, *volumes)
         variables = {
             "REGISTRY": registry,
             "TAG": tag,

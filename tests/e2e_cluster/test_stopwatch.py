@@ -7,7 +7,19 @@ import os
 import pytest
 
 from e2e import stopwatch
-from e2e.stopwatch import BEGIN, END, Step, StopwatchError, measure, steps_of, table, with_table
+from e2e.stopwatch import (
+    AGAIN,
+    END,
+    FROM_NOTHING,
+    Step,
+    StopwatchError,
+    begin_of,
+    machine,
+    measure,
+    steps_of,
+    table,
+    with_table,
+)
 
 PAGE = f"""\
 <!-- illustrative: e2e/stopwatch.py runs it and measures each step: a cluster -->
@@ -28,7 +40,10 @@ $ false
 $ test "$WHERE" = here
 ```
 
-{BEGIN}not yet
+{begin_of(FROM_NOTHING)}not yet
+{END}
+
+{begin_of(AGAIN)}nor this
 {END}
 after
 """
@@ -48,14 +63,25 @@ def test_a_command_that_fails_ends_it_with_the_name_of_the_step() -> None:
         measure(steps, os.environ, lambda words: None)
 
 
-def test_the_times_stand_in_the_page_as_minutes_and_nothing_else_of_it_changes() -> None:
-    written = with_table(PAGE, table([("a cluster", 90.0), ("the chart", 30.0)], "On 4 cores."))
+@pytest.mark.parametrize(
+    ("start", "replaced", "stays"), [(FROM_NOTHING, "not yet", "nor this"), (AGAIN, "nor this", "not yet")]
+)
+def test_the_times_stand_in_the_page_as_minutes_and_nothing_else_of_it_changes(
+    start: str, replaced: str, stays: str
+) -> None:
+    written = with_table(PAGE, table([("a cluster", 90.0), ("the chart", 30.0)], "On 4 cores."), start)
     assert "| a cluster | 1.5 |\n| the chart | 0.5 |\n| all of it | 2.0 |\n\nOn 4 cores.\n" in written
-    assert "not yet" not in written
-    before, _, _ = PAGE.partition(BEGIN)
-    assert written.startswith(before + BEGIN)
+    assert replaced not in written
+    assert stays in written
+    before, _, _ = PAGE.partition(begin_of(start))
+    assert written.startswith(before + begin_of(start))
     assert written.endswith(f"{END}\nafter\n")
-    assert with_table(written, "") == with_table(PAGE, "")
+    assert with_table(written, "", start) == with_table(PAGE, "", start)
+
+
+def test_a_remark_about_the_machine_stands_behind_where_the_times_come_from() -> None:
+    assert machine(AGAIN).endswith(f" cores, {AGAIN}.")
+    assert machine(FROM_NOTHING, "It was busy.").endswith(f" cores, {FROM_NOTHING}. It was busy.")
 
 
 @pytest.mark.parametrize(
@@ -71,4 +97,4 @@ def test_the_page_that_people_read_has_steps_and_a_place_for_their_times() -> No
     page = stopwatch.PAGE.read_text()
     names = [step.name for step in steps_of(page)]
     assert names == ["a cluster", "the chart", "the first step of a job", "a recovery"]
-    assert with_table(page, "x\n")
+    assert with_table(page, "x\n", FROM_NOTHING) != with_table(page, "x\n", AGAIN)
