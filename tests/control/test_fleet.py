@@ -43,7 +43,7 @@ class Bench:
             self.clock,
             self.authenticate,
             lambda key, delay_s: self.marks.append(delay_s),
-            lambda key: self.uid,
+            lambda key, uid: uid == self.uid,
             FleetSettings(hold_s=8, first_directive_s=2),
             self.decided.append,
             lambda key, reason, message: self.told.append((reason, message)),

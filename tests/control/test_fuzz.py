@@ -52,7 +52,11 @@ class Service:
             return Admission(ME, "a session")
 
         fleet = Fleet(
-            RealClock(), authenticate, lambda key, delay_s: None, lambda key: "job-uid", FleetSettings(hold_s=0.01)
+            RealClock(),
+            authenticate,
+            lambda key, delay_s: None,
+            lambda key, uid: uid == "job-uid",
+            FleetSettings(hold_s=0.01),
         )
         fleet.publish(("space", "job"), "job-uid", 1, [0], lambda slot: Directive(1, DirectiveState.WAIT, 1, "tag"))
         plenty = Allowance(1e9, 1e9)

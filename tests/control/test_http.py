@@ -27,7 +27,9 @@ async def serving(ready=True):
         return Admission(await claim())
 
     marks: asyncio.Queue[float] = asyncio.Queue()
-    fleet = Fleet(RealClock(), authenticate, lambda key, delay_s: marks.put_nowait(delay_s), lambda key: "job-uid")
+    fleet = Fleet(
+        RealClock(), authenticate, lambda key, delay_s: marks.put_nowait(delay_s), lambda key, uid: uid == "job-uid"
+    )
     fleet.publish(KEY, "job-uid", 1, [0], lambda slot: Directive(1, DirectiveState.WAIT, 1, "tag"))
     fleet.marks = marks
     server = ControlServer(fleet, Probes(lambda: ready, lambda: b"metric 1\n"))

@@ -83,7 +83,7 @@ def test_a_fleet_answers_what_was_once_sent():
         report = next(decode(Report, path.read_bytes()) for path in CORPUS if path.stem == "report")
         me = report.identity
         clock = asyncio.get_running_loop().clock
-        fleet = Fleet(clock, authenticate, lambda key, delay_s: None, lambda key: me.job_uid)
+        fleet = Fleet(clock, authenticate, lambda key, delay_s: None, lambda key, uid: uid == me.job_uid)
         told = Directive(8, DirectiveState.HOLD, 13, "new")
         fleet.publish((me.namespace, me.job), me.job_uid, 13, [0, 0, 0, 2], lambda slot: told)
         for path in CORPUS:

@@ -48,6 +48,16 @@ def test_only_missing_pods_are_created() -> None:
     assert not world.plan().intent
 
 
+def test_a_new_leader_writes_its_epoch_before_it_creates_pods_of_an_earlier_leaders_incarnations() -> None:
+    world = pending()
+    del world.pods[2]
+    world.epoch += 1
+    first = world.write()
+    assert (first.intent, first.create, first.events) == (True, (), ())
+    assert first.status.leaderEpoch == world.epoch
+    assert world.plan().create == (PodToCreate("worker", 2, 0),)
+
+
 def test_a_pod_that_vanished_after_its_ranks_were_done_is_not_created_again_in_the_same_round() -> None:
     world = running()
     world.agent(2, done=True)

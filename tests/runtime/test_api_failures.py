@@ -410,6 +410,30 @@ def test_where_neither_status_nor_events_can_be_written_the_log_and_a_metric_tel
     run_virtual(main())
 
 
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_status_that_cannot_be_written_is_told_in_the_status_only_if_it_is_refused_for_good(name: str) -> None:
+    error, reason, _ = REFUSALS[name]
+
+    async def main() -> None:
+        def prepare(store: Any, server: Refusing) -> None:
+            write = server.update_status
+
+            async def refuse_all_but_reports(kind: str, obj: Any) -> Any:
+                told = (obj.get("status") or {}).get("conditions") or []
+                if all(condition["type"] != RECONCILE_ERROR for condition in told):
+                    raise error()
+                return await write(kind, obj)
+
+            server.update_status = refuse_all_but_reports  # type: ignore[method-assign]
+
+        async with operating(prepare) as world:
+            await asyncio.sleep(LASTS_S)
+            assert any("its status can't be written" in event for event in world.events())
+            assert world.reconcile_error().get("reason", "") == (reason if name in ("403", "422") else "")
+
+    run_virtual(main())
+
+
 def test_what_a_person_would_read_is_cut_to_size() -> None:
     async def main() -> None:
         def prepare(store: Any, server: Refusing) -> None:

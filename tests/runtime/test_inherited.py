@@ -2,8 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from tests.runtime.test_reconcile import directives, operating, status
+from trainmaster.contract.wire import Identity
 from trainmaster_operator.cluster.port import JOB, POD, Listing
+from trainmaster_operator.control.fleet import Refused
 from trainmaster_operator.planning.facts.observation import Decision, PodToCreate
 from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import read_status, write_status
@@ -141,6 +145,24 @@ def test_a_job_is_asked_for_once_before_its_agents_are_told_anything():
             await asyncio.sleep(1)
             assert set(seen) == {"0*2"}
             assert spy.calls.count("get DistributedTrainingJob") == 1
+
+    run_virtual(main())
+
+
+def test_a_job_that_the_first_list_lacks_is_not_gone_before_the_watch_has_had_time_to_deliver_it():
+    async def main():
+        store = await left_behind()
+        of_job = store.find(JOB, "space", "job")["metadata"]["uid"]
+        agent = Identity("space", "job", of_job, "worker", 0, 0, "pod-uid")
+        async with operating(idle()[1], store=store) as (_, spy, operator, _):
+            late(spy, JOB)
+            answers = []
+            for seconds in (1, 8, 2):
+                await asyncio.sleep(seconds)
+                with pytest.raises(Refused) as refused:
+                    operator.fleet.refuse_gone(agent)
+                answers.append(refused.value.status)
+            assert answers == [503, 503, 410]
 
     run_virtual(main())
 

@@ -66,8 +66,8 @@ class FleetSettings:
 
 
 class Fleet:
-    """Serves the agents. `changed(key, delay_s)` asks for a pass over a job. `job_uid(key)` returns the uid of the job,
-    or None if there is no such job, and raises Refused(503) while that is unknown.
+    """Serves the agents. `changed(key, delay_s)` asks for a pass over a job. `finds_job(key, uid)` returns
+    whether there is a job with this uid, and raises Refused(503) while that is unknown.
 
     The sender of a message is authenticated before: `join` and `report` get the identity that it has proven.
     """
@@ -77,7 +77,7 @@ class Fleet:
         clock: Monotonic,
         authenticate: Authenticate,
         changed: Callable[[Key, float], None],
-        job_uid: Callable[[Key], str | None],
+        finds_job: Callable[[Key, str], bool],
         settings: FleetSettings | None = None,
         on_decided: Callable[[float], None] | None = None,
         on_event: Callable[[Key, str, str], None] | None = None,
@@ -86,7 +86,7 @@ class Fleet:
         self._clock = clock
         self._authenticate = authenticate
         self._changed = changed
-        self._job_uid = job_uid
+        self._finds_job = finds_job
         self._on_decided = on_decided
         self._on_event = on_event  # Called with what agents report to people: reason, message.
         self._jobs: dict[Key, JobFleet] = {}
@@ -303,10 +303,9 @@ class Fleet:
         return key, job, slot
 
     def refuse_gone(self, identity: Identity) -> None:
-        """Raise Refused: 410 if this job, or this incarnation, is known to be over; 503 while no jobs are known."""
+        """Raise Refused: 410 if this job, or this incarnation, is known to be over; 503 while the job may exist."""
         key = (identity.namespace, identity.job)
-        uid = self._job_uid(key)
-        if uid is None or uid != identity.job_uid:
+        if not self._finds_job(key, identity.job_uid):
             raise Refused(410, f"job {identity.namespace}/{identity.job} with uid {identity.job_uid} is gone")
         job = self._jobs.get(key)
         if job is not None:

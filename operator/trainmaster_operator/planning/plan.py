@@ -81,9 +81,14 @@ def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
     if status.phase is JobPhase.HELD:
         due = _soonest(job_ending.overdue_s(view), replaced_pods.stale_due_s(view))
         return Decision(status, delete=replaced_pods.stale(view), requeue_after_s=due)
+    creates = pods_to_create.missing(view)
+    if creates and view.status.leaderEpoch < observed.epoch:
+        # An earlier leader may still run, write newer incarnations and create their pods beside these. Once the status
+        # has this leader's epoch, the API server refuses what the earlier one planned for an older version of the job.
+        return _write_intent(spec, view.status, Change(status), observed, now)
     return Decision(
         status,
-        create=pods_to_create.missing(view),
+        create=creates,
         delete=replaced_pods.stale(view),
         requeue_after_s=_soonest(
             job_ending.overdue_s(view),

@@ -55,6 +55,10 @@ log = logging.getLogger(__name__)
 PASSES_END_WITHIN_S = 2.0  # Seconds for which passes may continue when the operator is asked to stop.
 STUCK_S = 120.0  # Bookmarks come every minute.
 PASS_S_PER_POD = 200e-6
+LATE_JOBS_S = 10.0
+"""Seconds for which a new leader does not take a job that it has not heard of for gone: the server of its first list
+may have been behind, and then the watch delivers the job later. Agents of a job that is gone end themselves when they
+hear so, and cannot be called back."""
 
 
 def default_policies() -> Policies:
@@ -128,7 +132,7 @@ class Operator:
             clock,
             self._authenticate,
             self._heard,
-            self._job_uid,
+            self._finds_job,
             settings.fleet,
             self.metrics.decide_seconds.observe,
             self._relay,
@@ -178,6 +182,7 @@ class Operator:
         self._clock = clock
         self.lag = LoopLag()  # A caller with a real event loop runs it too.
         self._serving = False
+        self._leads_since = float("inf")  # Monotonic time.
         self._stopping = asyncio.Event()
         self.queue.on_wait = self.metrics.queue_wait_seconds.observe
         self.job_metrics = JobMetrics(self.fleet, settings.finished_metrics_s)
@@ -256,6 +261,7 @@ class Operator:
         await self.jobs.synced.wait()
         await self.pods.synced.wait()
         self.reconciler.leads_from_now()  # Before this moment no agent could be heard.
+        self._leads_since = self._clock.monotonic()
         self._serving = True
         for key in self.jobs.names():
             self.queue.add(key)
@@ -304,11 +310,15 @@ class Operator:
         if record is not None:
             self.events.relay(record, reason, message)
 
-    def _job_uid(self, key: Key) -> str | None:
+    def _finds_job(self, key: Key, uid: str) -> bool:
         if not self.ready:
             raise Refused(503, "this operator does not lead yet")
         record = self.jobs.get(JobKey(*key))
-        return record.uid if record else None
+        if record is not None and record.uid == uid:
+            return True
+        if self._clock.monotonic() - self._leads_since < LATE_JOBS_S:
+            raise Refused(503, f"job {key[0]}/{key[1]} is not known yet")
+        return False
 
     async def _authenticate(self, credential: Credential, claim: Claim) -> Admission:
         if not self.ready:

@@ -25,6 +25,7 @@ from trainmaster_operator.runtime.lasting_api_failures import (
     STATUS_WRITE,
     ApiFailures,
     is_terminating,
+    may_pass,
     reason_of,
     words_of,
 )
@@ -164,9 +165,11 @@ class PassRetries:
             log.warning("%s: not refreshed: %s", key, error)
 
     async def _quarantine(self, key: JobKey, error: Exception) -> None:
-        """Report the error by an event, and by a condition unless no status may be written now."""
+        """Report the error by an event, and by a condition unless the status could not be written. Where the same write
+        may be accepted a moment later, a condition that is accepted would be wrong from then on, perhaps on a job that
+        has ended meanwhile: the reply to the write of its end may be what was lost."""
         self._tell(key, error)
-        if isinstance(error, ApiError) and error.wait_s > 0 and error.attempt == STATUS_WRITE:
+        if isinstance(error, ApiError) and error.attempt == STATUS_WRITE and (error.wait_s > 0 or may_pass(error)):
             return
         reason = reason_of(error) if isinstance(error, ApiError) else type(error).__name__
         try:
