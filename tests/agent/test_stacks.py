@@ -37,6 +37,13 @@ step(sys.argv[2])
 """
 
 
+SOURCES = {
+    "sleep_for_ever": "time.sleep(1000)",
+    "hold_the_lock": "max(itertools.repeat(0))",
+    "lock_twice": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
+}
+
+
 class Child:
     """A process that listens, as an agent sees it."""
 
@@ -79,7 +86,8 @@ def child(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Child]:
     indirect=["child"],
 )
 def test_the_stack_of_a_stuck_process_is_told_most_recent_call_last(child: Child, function: str) -> None:
-    lines = child.until(function).splitlines()
+    *lines, source = child.until(function).splitlines()
+    assert source == f"    {SOURCES[function]}"
     assert [line.rpartition(" ")[2] for line in lines] == ["<module>", "step", function]
     assert lines[-1].startswith('  File "')
     assert ", line " in lines[-1]
@@ -134,6 +142,36 @@ def test_frames_of_the_agent_are_left_out_and_long_stacks_keep_their_innermost_c
     assert told == '  File "/job/train.py", line 9, in <module>\n  File "/job/train.py", line 3, in inner\n'
     assert stacks.shown(told, 50) == '  File "/job/train.py", line 3, in inner\n'
     assert stacks.readable("") == ""
+
+
+def frame(path: object, line: int = 1, name: str = "<module>") -> str:
+    return f'  File "{path}", line {line}, in {name}\n'
+
+
+def test_the_innermost_call_of_own_code_has_its_source_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import time\nwait({'9' * 100})\n    time.sleep(10**6)  # ever\n")
+    library = frame("/usr/lib/python3.12/threading.py", 3, "wait")
+    told = stacks.with_source(frame(script, 1) + frame(script, 3, "f") + library)
+    assert told == frame(script, 1) + frame(script, 3, "f") + "    time.sleep(10**6)  # ever\n" + library
+    cut = stacks.with_source(frame(script, 2)).splitlines()[1].strip()
+    assert len(cut) == 80
+    assert cut.endswith("9…")
+
+
+@pytest.mark.parametrize("kind", ["missing", "large", "pipe", "short", "library", "no Python"])
+def test_a_file_that_is_not_a_small_readable_one_is_not_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / ("data.bin" if kind == "no Python" else "train.py")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "library":
+        path = tmp_path / "site-packages" / "train.py"
+        path.parent.mkdir()
+        path.write_text("secret\n")
+    elif kind != "missing":
+        path.write_text("secret\n" * ((1 << 20) if kind == "large" else 1))
+    stack = frame(path, 2 if kind == "short" else 1)
+    assert stacks.with_source(stack) == stack
 
 
 def test_the_signal_is_none_that_programs_use() -> None:

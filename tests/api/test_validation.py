@@ -122,7 +122,7 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         (
             {"spec__training__parallelism": {"dpShard": 3}},
             "spec.training.parallelism: dpShard 3, but the job's number of ranks, 4, is not divisible by 3; 3 and 6 "
-            "are (workers.replicas 4 x ranksPerPod 1)",
+            "are, and dpShard 1 or 2 would be right for 4 ranks (workers.replicas 4 x ranksPerPod 1)",
         ),
         (
             {"spec__training__batch": {"global": 10}},
@@ -130,7 +130,7 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         (
             {"spec__training__batch": {"global": 3}},
-            "spec.training.batch.global: 3 is not divisible by the job's 4 ranks; 4 is the smallest number that is",
+            "spec.training.batch.global: 3 is not divisible by the job's 4 ranks; 4 and 8 are",
         ),
         (
             {"spec__training__batch": {"global": 24, "micro": 4}},

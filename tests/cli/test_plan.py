@@ -153,7 +153,8 @@ def test_a_node_has_as_many_ranks_as_a_pod_of_the_job(write_job: WriteJob, monke
     [
         (
             [],
-            "this machine's CPU is measured, unless it has a GPU; then 9 layouts of 2 ranks are compared",
+            "if this machine has no GPU, the speed of its CPU is measured first; then 9 layouts of 2 ranks are "
+            "compared",
         ),
         (["--tflops", "400"], "9 layouts of 2 ranks are compared"),
     ],

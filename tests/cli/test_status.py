@@ -187,7 +187,8 @@ def test_a_job_that_has_used_its_budget_says_how_many_restarts_are_left(shown: S
     ]
     left = status(JobPhase.RECOVERING, lastFailure=CRASH, spent=spent)
     assert (
-        "Restarts that are left for the cause Crash without progress: 0 in place, 2 with a new pod, 2 with all pods new"
+        "If the cause Crash comes again before the job makes progress, these restarts are left: 0 in place, 2 with a "
+        "new pod, 2 with all pods new"
     ) in shown(left)
     ended = left.model_copy(update={"phase": JobPhase.FAILED})
     assert not any("are left" in line for line in shown(ended))

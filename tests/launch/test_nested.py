@@ -163,6 +163,19 @@ def test_a_launcher_may_count_the_ranks_of_a_pod_or_of_the_machine(processes: in
     assert (nested.wrong_number(processes, argv, env) == "") == fine
 
 
+def test_a_number_that_fits_one_machine_alone_is_noted_once() -> None:
+    argv, env = ["/v/bin/torchrun", "--nproc-per-node=2"], {"TRAINMASTER_RANKS_PER_POD": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert nested.wrong_number(2, argv, env) == ""
+    assert nested.note_for_clusters(2, argv, {**env, "LOCAL_RANK": "0"}) == (
+        "torchrun starts 2 processes, the number of this job's ranks on one machine. On a cluster the job would fail, "
+        "because workers.ranksPerPod is 1 there: let both be the same number"
+    )
+    assert nested.note_for_clusters(2, argv, {**env, "LOCAL_RANK": "1"}) == ""
+    assert nested.note_for_clusters(1, argv, {**env, "LOCAL_RANK": "0"}) == ""
+    in_the_pod = {"TRAINMASTER_RANKS_PER_POD": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    assert nested.note_for_clusters(2, argv, in_the_pod) == ""
+
+
 @pytest.mark.parametrize(
     ("argv", "env", "words"),
     [

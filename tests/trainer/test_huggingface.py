@@ -271,12 +271,12 @@ def test_what_is_no_llama_of_ours_is_refused(tmp_path: Path, change: Callable[[P
     assert not (tmp_path / "imported").exists()
 
 
-@pytest.mark.parametrize("name", ["gpt", "moe"])
-def test_a_checkpoint_of_another_model_is_not_exported(tmp_path: Path, name: str) -> None:
-    config = ModelConfig(name=name, options={"layers": 1, "width": 8, "heads": 1})
-    path = checkpoint(tmp_path / "checkpoints", config)
-    with pytest.raises(ConfigError, match=f"is of model {name}; only those of model llama can be exported"):
-        export(path, tmp_path / "out", 5 * GB)
+def test_a_model_that_is_no_llama_is_not_written_for_hugging_face(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path / "checkpoints", ModelConfig(name="gpt", options={"layers": 1, "width": 8, "heads": 1}))
+    with pytest.raises(
+        ConfigError, match=r"is of model gpt, and only those of model llama can .*; use --format trainm"
+    ):
+        export(path, tmp_path / "out", form=exporting.HUGGING_FACE)
     assert not (tmp_path / "out").exists()
 
 

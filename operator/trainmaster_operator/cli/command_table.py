@@ -31,7 +31,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "plan": "list the parallel layouts that a job can have, the fastest first",
         "tokenize": "convert texts to a file of token numbers",
         "import": "convert a Llama from Hugging Face's format to a checkpoint",
-        "export": "convert a checkpoint of a Llama to Hugging Face's format",
+        "export": "write the weights of a checkpoint for other programs",
     },
     "Developers": {
         "parity": "compare each kind of parallelism with training in one process",

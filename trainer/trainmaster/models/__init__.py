@@ -9,5 +9,17 @@ from __future__ import annotations
 from trainmaster.contract.config import ModelConfig
 from trainmaster.models.built_in_models import MODELS, build, build_undrawn, facts, module, validate
 from trainmaster.models.model_of_checkpoint import check_same, described
+from trainmaster.models.model_options import ModelOptions
 
-__all__ = ["MODELS", "ModelConfig", "build", "build_undrawn", "check_same", "described", "facts", "module", "validate"]
+__all__ = [
+    "MODELS",
+    "ModelConfig",
+    "ModelOptions",
+    "build",
+    "build_undrawn",
+    "check_same",
+    "described",
+    "facts",
+    "module",
+    "validate",
+]

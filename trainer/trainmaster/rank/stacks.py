@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import itertools
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +35,9 @@ CHARACTERS = 3000  # of a stack that are told
 ALTOGETHER = 64_000  # of one report
 _READ = 128 * 1024
 _FRAME = re.compile(r'^  File "([^"]*)", line (\d+|\?\?\?) in (.+)$', re.MULTILINE)
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d")
+_SOURCE_BYTES = 1 << 20  # a larger file is not read for one line
+_SOURCE_CHARACTERS = 80
 _OURS = (*OWN_FOLDERS, "<frozen runpy>", "<frozen importlib", "<string>")
 
 
@@ -102,6 +107,7 @@ def take(rank: Rank, characters: int = CHARACTERS) -> None:
     stack = shown(readable(os.pread(rank.record.fd, _READ, SIZE).decode(errors="replace")), characters)
     if not stack:
         return
+    stack = with_source(stack)
     now = time.monotonic()
     if stack != rank.look.stack:
         rank.look.stack, rank.look.since = stack, now
@@ -134,6 +140,33 @@ def readable(dump: str) -> str:
 def shown(stack: str, characters: int) -> str:
     """Return the innermost calls of a stack, in whole lines, with at most `characters` characters."""
     return stack if len(stack) <= characters else stack[-characters:].partition("\n")[2]
+
+
+def with_source(stack: str) -> str:
+    """Return the stack with the source line of the innermost call of the user's own code below it, as in a traceback.
+
+    The line is cut to 80 characters. It is left out if its file is no small file of Python that can be read here.
+    """
+    lines = stack.splitlines(keepends=True)
+    for at in range(len(lines) - 1, -1, -1):
+        found = re.match(r'  File "(/[^"]*\.py)", line (\d+), in ', lines[at])
+        if found is None or _LIBRARY.search(found[1]):
+            continue
+        source = _source_line(found[1], int(found[2]))
+        return "".join([*lines[: at + 1], f"    {source}\n" if source else "", *lines[at + 1 :]])
+    return stack
+
+
+def _source_line(path: str, number: int) -> str:
+    try:
+        about = os.stat(path)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _SOURCE_BYTES:
+            return ""
+        with open(path, encoding="utf-8", errors="replace") as file:
+            line = next(itertools.islice(file, number - 1, None), "").strip()
+    except (OSError, ValueError):
+        return ""
+    return line if len(line) <= _SOURCE_CHARACTERS else line[: _SOURCE_CHARACTERS - 1] + "…"
 
 
 def _catches(pid: int) -> bool:

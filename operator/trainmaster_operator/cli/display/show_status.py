@@ -153,6 +153,6 @@ def restarts_left(job: JobState, spec: Mapping[str, Any], now: float) -> str:
     cause, step = job.lastFailure.cause, job.progress.highestStep
     in_place, pod, full = (failure_budget.left(budget, job.spent, cause, rung, step, now) for rung in LADDER)
     return (
-        f"Restarts that are left for the cause {cause} without progress: {in_place} in place, {pod} with a new pod, "
-        f"{full} with all pods new"
+        f"If the cause {cause} comes again before the job makes progress, these restarts are left: {in_place} in "
+        f"place, {pod} with a new pod, {full} with all pods new"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainmaster.contract.wire.causes_and_exit_codes import Cause
 from trainmaster_operator.cli.display.number_words import seconds
 from trainmaster_operator.cli.display.recovery_tables import Table
 from trainmaster_operator.planning.facts.job_state import JobState
@@ -17,6 +18,21 @@ MEANINGS = {
     OTHER: "The cause of this lost time is unknown.",
 }
 """The meaning of losses that are not caused by a failure."""
+
+_FAILURE = (
+    "Lost to failures of this cause: from the last step that was completed before a failure to the end of the first "
+    "step after it, and the steps that ran again."
+)
+_WITH_WAIT = " The time in which the ranks stood still, before the hang was found, is part of it."
+
+
+def meaning(name: str) -> str:
+    """Return the explanation of a part of the time; "" for the steps that count."""
+    if name in MEANINGS:
+        return MEANINGS[name]
+    if name not in list(Cause):
+        return ""
+    return _FAILURE + (_WITH_WAIT if name == Cause.HANG else "")
 
 
 def parts(status: JobState) -> list[tuple[str, float]]:

@@ -25,6 +25,12 @@ _HOW_TO_REPORT = (
     "trainmaster.init() returns."
 )
 
+_TIME_OF_STEPS = (
+    "The time is that of the steps and the restarts alone, from the beginning of the first step: saves, evaluations "
+    "and the start of the ranks are left out, so the axis is shorter than the duration."
+)
+_TIME_OF_MEMORY = "The time is counted from the first measurement, when the ranks had started, to the last one."
+
 _RESTART = Key("marker", "", "the ranks restarted; n is the number of the round that began")
 
 
@@ -45,6 +51,8 @@ def sections(
     if metrics.has_losses or not skip_empty:
         markers = [Marker(first, number, causes[number]) for number, first in _marked(metrics)]
         yield _loss(metrics, markers, guess, scripted=scripted)
+    elif scripted:
+        yield html_page.section("Loss", html_page.note(_HOW_TO_REPORT))
     throughput = over_time(metrics, status.recoveries)
     if throughput.curve or not skip_empty:
         marked = {number for number, _ in _marked(metrics)}
@@ -107,10 +115,12 @@ def _throughput(throughput: Throughput, markers: Sequence[Marker], unit: str) ->
     lines = [Line(throughput.curve, "main")]
     chart = line_chart(lines, "throughput", "time", _clock, rate, markers, from_zero=True, bands=bands)
     content = [chart]
+    if throughput.curve:
+        content.append(html_page.note(_TIME_OF_STEPS))
     if markers:
         keys = [Key("line", "main", unit)]
         keys += [Key("box", "band", "no step is completed: the ranks restart")] if bands else []
-        words = "The curve is at 0 while the ranks restart. The time is that of the steps and the restarts alone."
+        words = "The curve is at 0 while the ranks restart."
         if len(bands) < len(throughput.pauses):
             words += " A restart of unknown length has no width."
         content += [_legend(keys, markers), html_page.note(words)]
@@ -149,7 +159,7 @@ def _memory(track: MemoryTrack) -> str:
     ]
     chart = line_chart(lines, "memory", "time", _clock, lambda value: f"{value:g} {unit}", from_zero=True)
     names = [Key("line", f"r{i}", f"rank {rank} (at most {memory(peaks[rank])})") for i, rank in enumerate(shown)]
-    content = [chart, html_page.legend(names)]
+    content = [chart, html_page.legend(names), html_page.note(_TIME_OF_MEMORY)]
     if len(ranks) > len(shown):
         content.append(html_page.note(f"The {counted(len(shown), 'rank')} of {len(ranks)} that used the most memory."))
     if track.nearest() is not None:

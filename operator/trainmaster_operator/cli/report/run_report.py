@@ -27,6 +27,8 @@ from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.timestamps import seconds_of
 
+_DURATION = "from the start of the job to its end, with the start of the ranks"
+
 _TONES = {
     JobPhase.SUCCEEDED: "good",
     JobPhase.RUNNING: "good",
@@ -99,8 +101,13 @@ def _body(
     if not failed:
         yield last_failure
     yield _job(resource)
+    *first, last = [
+        output_folder.STATUS,
+        *([output_folder.METRICS] if metrics.steps else []),
+        *([output_folder.MEMORY] if track.samples else []),
+    ]
     yield (
-        f"<footer>Made by Trainmaster from {output_folder.STATUS}, {output_folder.METRICS} and {output_folder.MEMORY}. "
+        f"<footer>Made by Trainmaster from {', '.join(first) + ' and ' if first else ''}{last}. "
         f"What the ranks printed is in <code>{escape(str(out / output_folder.LOGS))}</code>.</footer>"
     )
 
@@ -176,7 +183,7 @@ def _facts(status: JobState, metrics: Metrics, unit: str) -> Iterator[Fact]:
     if metrics.mean_utilization():
         yield Fact("MFU", f"{metrics.mean_utilization():.1%}", "share of the most that the devices can compute")
     if status.startTime and status.completionTime:
-        yield Fact("duration", seconds(seconds_of(status.completionTime) - seconds_of(status.startTime)))
+        yield Fact("duration", seconds(seconds_of(status.completionTime) - seconds_of(status.startTime)), _DURATION)
     yield Fact("restarts", str(status.restarts.total), "after failures")
     if status.goodput:
         yield Fact("goodput", status.goodput, "share of the time that went into steps that count")
@@ -192,9 +199,10 @@ def _goodput(status: JobState) -> str:
         *bars_with_legend(rows, seconds),
         html_page.table(cells.header, cells.rows, cells.numeric),
         html_page.note(
-            "Goodput is the share of the time since the first step that went into steps that count. A step counts "
-            "once: if a failure makes it run again, the second time is lost to that failure. The time in which no step "
-            "runs is lost as well."
+            "The time is counted from the end of the first step to the last step or the failure that ended the job, "
+            "so it is shorter than the duration: the start of the ranks is not in it. Goodput is the share of this "
+            "time that went into steps that count. A step counts once: if a failure makes it run again, the second "
+            "time is lost to that failure. The time in which no step runs is lost as well."
         ),
-        html_page.meanings((name, goodput_table.MEANINGS[name]) for name, _ in parts if name in goodput_table.MEANINGS),
+        html_page.meanings((name, words) for name, _ in parts if (words := goodput_table.meaning(name))),
     )

@@ -151,7 +151,8 @@ class LocalRun:
             self._display.tell(News("python", self._prepared.python.words))
         if names.ZYGOTE not in os.environ:
             words = (
-                "Python imports torch, for restarts without imports; in the first round the script imports it once more"
+                "a process imports torch in advance, so that a restart need not; only the first start of the script "
+                "imports torch itself"
                 if self._scripted
                 else "Python imports what ranks need, once for this run"
             )

@@ -98,7 +98,7 @@ def _announcement(options: PlanOptions, count: int, ranks: int) -> str:
     """Return what is about to be done, which may take a while on a busy machine."""
     described = (options.tflops, options.bandwidth, options.between_nodes)
     measured = all(value is None for value in described)
-    first = "this machine's CPU is measured, unless it has a GPU; then " if measured else ""
+    first = "if this machine has no GPU, the speed of its CPU is measured first; then " if measured else ""
     compared = f"{counted(count, 'layout')} of {counted(ranks, 'rank')} {'is' if count == 1 else 'are'} compared"
     return f"trainmaster: {first}{compared}\n"
 

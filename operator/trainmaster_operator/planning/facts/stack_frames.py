@@ -7,6 +7,8 @@ import re
 
 _FRAME = re.compile(r'^\s*File "([^"]*)", line (\d+), in (.+)$', re.MULTILINE)
 
+_FRAME_AND_SOURCE = re.compile(_FRAME.pattern + r"(?:\n {4}(\S.*)$)?", re.MULTILINE)
+
 _MEETING = re.compile(r"torch/(distributed/|autograd/graph\.py)")
 """Files whose innermost call waits for other ranks: collectives, and the backward pass that ends in them."""
 
@@ -15,9 +17,15 @@ _LIBRARY = re.compile(r"^<|/(?:site|dist)-packages/|/lib/python\d")
 
 
 def innermost(stack: str, calls: int = 5) -> str:
-    """Return the innermost calls as text, such as "inner (file.py:3) < outer (file.py:9)"; "" without a stack."""
-    frames = _FRAME.findall(stack)[-calls:]
-    return " < ".join(f"{name} ({path.rpartition('/')[2]}:{line})" for path, line, name in reversed(frames))
+    """Return the innermost calls as text, such as "inner (a.py:3: sleep(9)) < outer (a.py:9)"; "" without a stack.
+
+    A call has its source line if the stack has it.
+    """
+    frames = _FRAME_AND_SOURCE.findall(stack)[-calls:]
+    return " < ".join(
+        f"{name} ({path.rpartition('/')[2]}:{line}{f': {source}' if source else ''})"
+        for path, line, name, source in reversed(frames)
+    )
 
 
 def waits(stack: str) -> bool:

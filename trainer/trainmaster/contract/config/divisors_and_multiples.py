@@ -14,8 +14,7 @@ def divisors(number: int) -> list[int]:
 def multiples_near(number: int, of: int) -> str:
     """Return a clause that names the multiples of `of` next below and above `number`, as the end of a sentence.
 
-    `number` is not a multiple of `of`. For example, (10, 4) gives "8 and 12 are", and (3, 4) gives "4 is the smallest
-    number that is".
+    `number` is not a multiple of `of`. For example, (10, 4) gives "8 and 12 are", and (3, 4) gives "4 and 8 are".
     """
-    below = number // of * of
-    return f"{below} and {below + of} are" if below else f"{of} is the smallest number that is"
+    below = max(of, number // of * of)
+    return f"{below} and {below + of} are"

@@ -252,9 +252,11 @@ class ParallelismConfig(Grown):
         if (len(data) == 2 and product != world_size) or (data and equals and product > world_size):
             raise ValueError(f"{names}{equals} ranks, but the job has {world_size}")
         if rest or not left:
+            fits = " or ".join(str(n) for n in divisors(world_size) if n < product)
+            right = f", and {next(iter(given))} {fits} would be right for {world_size} ranks" if len(given) == 1 else ""
             raise ValueError(
                 f"{names}{equals}, but the job's number of ranks, {world_size}, is not divisible by {product}; "
-                f"{multiples_near(world_size, product)}"
+                f"{multiples_near(world_size, product)}{right}"
             )
         derived = {"dpReplicate": left, "dpShard": 1} if "dpReplicate" not in data else {"dpShard": left}
         return {**derived, **given}

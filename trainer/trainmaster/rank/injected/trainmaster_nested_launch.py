@@ -70,6 +70,9 @@ def _take_over_elastic(module: Any) -> None:
         wrong = wrong_number(config.nproc_per_node, sys.argv, os.environ)
         if wrong:
             _refuse(wrong)
+        note = note_for_clusters(config.nproc_per_node, sys.argv, os.environ)
+        if note:
+            sys.stderr.write(note + "\n")
         if callable(entrypoint):
             return {int(os.environ["RANK"]): entrypoint(*args)}
         return _become([str(entrypoint), *map(str, args)], dict(os.environ))
@@ -150,11 +153,30 @@ def wrong_number(processes: int, argv: list[str], env: Any) -> str:
     if processes in here or (processes <= 1 and not told):
         return ""
     ranks = env.get("TRAINMASTER_RANKS_PER_POD") or env["LOCAL_WORLD_SIZE"]
-    name = os.path.basename(argv[0]) if argv and argv[0] not in ("", "-c", "-m") else "torch's launcher"
     return (
-        f"{name}, which this job's program starts, would start {processes} processes in each pod, but "
+        f"{_name(argv)}, which this job's program starts, would start {processes} processes in each pod, but "
         f"workers.ranksPerPod is {ranks}: write the same number in both"
     )
+
+
+def note_for_clusters(processes: int, argv: list[str], env: Any) -> str:
+    """Return a sentence if the number of processes fits the job on one machine alone; "" otherwise.
+
+    Only rank 0 of a machine gets it.
+    """
+    ranks = env.get("TRAINMASTER_RANKS_PER_POD")
+    if not ranks or processes == int(ranks) or env.get("LOCAL_RANK", "0") != "0":
+        return ""
+    if processes != int(env.get("LOCAL_WORLD_SIZE") or 0) or processes <= 1:
+        return ""
+    return (
+        f"{_name(argv)} starts {processes} processes, the number of this job's ranks on one machine. On a cluster the "
+        f"job would fail, because workers.ranksPerPod is {ranks} there: let both be the same number"
+    )
+
+
+def _name(argv: list[str]) -> str:
+    return os.path.basename(argv[0]) if argv and argv[0] not in ("", "-c", "-m") else "torch's launcher"
 
 
 def _become(program: list[str], env: dict[str, str]) -> NoReturn:

@@ -15,7 +15,8 @@ def main() -> int:
     export = verbs.add_parser("export")
     export.add_argument("source", type=Path)
     export.add_argument("out", type=Path)
-    export.add_argument("--file-gb", type=float, default=5.0)
+    export.add_argument("--file-gb", type=float)
+    export.add_argument("--format")
     import_ = verbs.add_parser("import")
     import_.add_argument("source", type=Path)
     import_.add_argument("out", type=Path)
@@ -25,7 +26,8 @@ def main() -> int:
         if options.verb == "export":
             from trainmaster.tools.huggingface.exporting import export as run_export
 
-            return run_export(options.source, options.out, int(options.file_gb * 10**9))
+            file_bytes = None if options.file_gb is None else int(options.file_gb * 10**9)
+            return run_export(options.source, options.out, file_bytes, options.format)
         from trainmaster.tools.huggingface.importing import import_ as run_import
 
         return run_import(options.source, options.out)
