@@ -14,11 +14,12 @@ from tests.cli.runs import CLOSED, CRASH, RECOVERY, SUCCEEDED, status
 from trainmaster_operator.cli.display import pod_rows
 from trainmaster_operator.cli.display.live_display import choose, picture, summary
 from trainmaster_operator.cli.display.number_words import clock, memory, rate, remaining, seconds
+from trainmaster_operator.cli.display.piece_of_news import News, Tone
 from trainmaster_operator.cli.display.plain_display import PlainDisplay, describe
 from trainmaster_operator.cli.display.rank_rows import step_of
 from trainmaster_operator.cli.display.recovery_tables import actions
 from trainmaster_operator.cli.display.scenes import Scene
-from trainmaster_operator.cli.display.status_diff import News, OperatorBack, Tone, news
+from trainmaster_operator.cli.display.status_diff import OperatorBack, news
 from trainmaster_operator.planning.facts.job_state import (
     CheckpointStatus,
     Condition,

@@ -13,9 +13,9 @@ from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
 from trainmaster_operator.cli import output_folder as output
 from trainmaster_operator.cli.display.last_lines import last_words
 from trainmaster_operator.cli.display.live_display import summary
+from trainmaster_operator.cli.display.piece_of_news import News
 from trainmaster_operator.cli.display.rank_output import CHUNK, RankOutput, shown
 from trainmaster_operator.cli.display.scenes import Scene
-from trainmaster_operator.cli.display.status_diff import News
 from trainmaster_operator.cli.logs.run_logs import of_run
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.run.rank_0_output import HOLD_S, Teller, is_read

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.contract.wire import atomic_replace
-from trainmaster_operator.cli.display.status_diff import News
+from trainmaster_operator.cli.display.piece_of_news import News
 from trainmaster_operator.cli.run.status_file import StatusFile
 from trainmaster_operator.cluster.port import Object
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from trainmaster.contract.wire import Cause, DirectiveState, RankReport, RankState, StoreAddress, Verdict
 from trainmaster_operator.api.compact_lists import unpack_counts, unpack_ranges
 from trainmaster_operator.api.job_spec import JobSpec
-from trainmaster_operator.planning import directive, plan
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.facts.observation import (
     AgentRecord,
@@ -20,6 +19,8 @@ from trainmaster_operator.planning.facts.observation import (
     Observation,
     PodRecord,
 )
+from trainmaster_operator.planning.plan import plan
+from trainmaster_operator.planning.rounds.directives import directive
 from trainmaster_operator.planning.status_mapping import read_status, write_status
 
 TOTAL = 60

@@ -6,8 +6,8 @@ import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec
 from trainmaster.contract.wire import Directive, DirectiveState
-from trainmaster_operator.planning import directive
 from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.rounds.directives import directive
 
 
 def told(world: World, slot: int = 0) -> Directive:

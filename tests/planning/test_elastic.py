@@ -9,11 +9,11 @@ import pytest
 from tests.planning.world import World, job_spec, pending, running, script_spec, verdict
 from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.api.job_spec import JobSpec
-from trainmaster_operator.planning import directive
 from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, Restarts
 from trainmaster_operator.planning.facts.observation import PodToCreate, Refusal
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.lifecycle import elastic_resize
+from trainmaster_operator.planning.rounds.directives import directive
 
 SAVES = {"directory": "/checkpoints"}
 

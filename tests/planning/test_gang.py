@@ -10,11 +10,11 @@ import pytest
 from tests.planning.test_pending import waiting
 from tests.planning.world import World, job_spec, opened, running
 from trainmaster_operator.api.compact_lists import unpack_counts
-from trainmaster_operator.planning import plan
 from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
 from trainmaster_operator.planning.facts.observation import NewPlaces, Observation, PodRecord, Refusal
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.placement import gang_release
+from trainmaster_operator.planning.plan import plan
 
 
 def partial(**spec: Any) -> World:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.planning.world import World, job_spec, recovered, running, verdict
 from trainmaster.contract.wire import DirectiveState
-from trainmaster_operator.planning import directive
 from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.rounds.directives import directive
 
 RULES = {"rules": [{"name": "look", "causes": ["Crash"], "action": "Hold"}]}
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.planning.world import World, running
-from trainmaster_operator.planning import plan
 from trainmaster_operator.planning.facts.job_state import Condition, JobState
 from trainmaster_operator.planning.facts.observation import OperatorAbsence
 from trainmaster_operator.planning.lifecycle.operator_absence import ABSENT
+from trainmaster_operator.planning.plan import plan
 
 
 def told(status: JobState) -> list[Condition]:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.planning.world import World, job_spec, pending, running, verdict
 from trainmaster.contract.wire import StoreAddress
-from trainmaster_operator.planning import directive
 from trainmaster_operator.planning.facts.view import look
 from trainmaster_operator.planning.rounds import memory_peers
+from trainmaster_operator.planning.rounds.directives import directive
 
 STORAGE = {"directory": "/checkpoints"}
 RAM = {**STORAGE, "ram": {"every": 1}}

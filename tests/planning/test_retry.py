@@ -8,8 +8,8 @@ import pytest
 
 from tests.planning.world import TRAINING, World, job_spec, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.planning import directive
 from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
+from trainmaster_operator.planning.rounds.directives import directive
 
 SKIP = {"rules": [{"causes": ["Diverged"], "action": "SkipData"}]}
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from tests.planning.world import World, job_spec, running, store, verdict
 from trainmaster_operator.api.compact_lists import pack_counts
-from trainmaster_operator.planning import directive, plan
 from trainmaster_operator.planning.facts.observation import Refusal
+from trainmaster_operator.planning.plan import plan
+from trainmaster_operator.planning.rounds.directives import directive
 
 
 def large(slots: int) -> World:

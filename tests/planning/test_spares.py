@@ -11,9 +11,9 @@ from tests.planning.world import World, job_spec, opened, pending, running, scri
 from trainmaster.contract.wire import DirectiveState
 from trainmaster_operator.api.compact_lists import unpack_counts
 from trainmaster_operator.api.job_spec import JobSpec
-from trainmaster_operator.planning import directive
 from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
 from trainmaster_operator.planning.facts.observation import PodToCreate
+from trainmaster_operator.planning.rounds.directives import directive
 
 
 def spared(replicas: int = 4, spares: int = 1, **workers: Any) -> JobSpec:

@@ -10,7 +10,6 @@ from typing import Any
 from trainmaster.contract.wire import Cause, RankReport, RankState, StoreAddress, Verdict
 from trainmaster_operator.api.compact_lists import unpack_counts, unpack_ranges
 from trainmaster_operator.api.job_spec import JobSpec
-from trainmaster_operator.planning import plan
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.facts.observation import (
     AgentRecord,
@@ -21,6 +20,7 @@ from trainmaster_operator.planning.facts.observation import (
     Refusal,
     SaveFailed,
 )
+from trainmaster_operator.planning.plan import plan
 from trainmaster_operator.planning.status_mapping import read_status, write_status
 
 NOW = 1_700_000_000.0

@@ -14,7 +14,7 @@ from trainmaster.contract.wire import Identity, Report
 from trainmaster_operator.cluster.port import EVENT, JOB, POD, REVISION, Invalid
 from trainmaster_operator.control.fleet import Refused
 from trainmaster_operator.local.api_server.memory_store import MemoryStore
-from trainmaster_operator.planning import plan
+from trainmaster_operator.planning.plan import plan
 from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 OLD_SPELLING = {

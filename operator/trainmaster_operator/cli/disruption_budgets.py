@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmaster_operator.cluster.port import Object
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 
 
 def refusals(budgets: Sequence[Object], pods: Sequence[Object]) -> list[str]:

@@ -1,6 +1,4 @@
-"""Pure decisions: (spec, status, observation, now) -> decision. Each policy is one module."""
+"""Pure decisions: (spec, status, observation, now) -> decision. Each policy is one module.
 
-from trainmaster_operator.planning.plan import plan
-from trainmaster_operator.planning.rounds.directives import directive
-
-__all__ = ["directive", "plan"]
+Nothing is imported here, because commands that start fast use single modules of this package.
+"""

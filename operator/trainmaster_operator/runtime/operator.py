@@ -65,7 +65,7 @@ def default_policies() -> Policies:
     """Return the planner and the builders of manifests."""
     from trainmaster_operator.manifests.job_pod import pod_name, render_pod
     from trainmaster_operator.manifests.services import build_service
-    from trainmaster_operator.planning import plan
+    from trainmaster_operator.planning.plan import plan
     from trainmaster_operator.planning.rounds.directives import directives
 
     return Policies(plan, directives, render_pod, build_service, pod_name)

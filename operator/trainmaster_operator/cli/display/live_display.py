@@ -17,11 +17,12 @@ from rich.text import Text
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.cli.display import pod_rows, rank_rows, recovery_tables
 from trainmaster_operator.cli.display.number_words import clock, loss, rate, remaining, seconds
+from trainmaster_operator.cli.display.piece_of_news import News, Tone
 from trainmaster_operator.cli.display.plain_display import PlainDisplay
 from trainmaster_operator.cli.display.scenes import Scene
-from trainmaster_operator.cli.display.status_diff import News, Tone, reached
+from trainmaster_operator.cli.display.status_diff import reached
 from trainmaster_operator.cli.stored_state import INTERRUPTED
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
 
 STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "bold red"}

@@ -9,9 +9,9 @@ from typing import TextIO
 
 from trainmaster_operator.cli.display import rank_rows
 from trainmaster_operator.cli.display.number_words import clock, loss, rate, remaining, seconds
+from trainmaster_operator.cli.display.piece_of_news import News
 from trainmaster_operator.cli.display.scenes import Scene
-from trainmaster_operator.cli.display.status_diff import News
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.job_state import JobPhase
 
 PLAIN_EVERY_S = 5.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.cli.display.number_words import loss, seconds
+from trainmaster_operator.cli.display.piece_of_news import News, Tone
 from trainmaster_operator.planning.facts import script_step_count
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState, Recovery, Rung
 
 MESSAGE_LIMIT = 160
@@ -37,24 +37,6 @@ _CONDITIONS = {
     "Unprotected": "unsafe",
 }
 """Conditions that are reported while they are true, each with its word."""
-
-
-class Tone(Enum):
-    """How important or how bad a piece of news is."""
-
-    PLAIN = "plain"
-    GOOD = "good"
-    WARNING = "warning"
-    BAD = "bad"
-
-
-@dataclass(frozen=True)
-class News:
-    """A piece of news about a job."""
-
-    word: str  # The kind of news in one word.
-    text: str
-    tone: Tone = Tone.PLAIN
 
 
 def news(old: JobState, new: JobState, *, scripted: bool = False) -> Iterator[News]:

@@ -12,8 +12,9 @@ from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.cli import operator_presence
 from trainmaster_operator.cli.cluster_connection import Target, connected
 from trainmaster_operator.cli.display import live_display
+from trainmaster_operator.cli.display.piece_of_news import News, Tone
 from trainmaster_operator.cli.display.scenes import Scene, scene_of_job
-from trainmaster_operator.cli.display.status_diff import News, Tone, logs_command, news
+from trainmaster_operator.cli.display.status_diff import logs_command, news
 from trainmaster_operator.cli.find_job import find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal

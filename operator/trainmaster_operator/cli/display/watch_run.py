@@ -9,9 +9,10 @@ from typing import Any
 
 from trainmaster_operator.cli import output_folder
 from trainmaster_operator.cli.display import live_display
+from trainmaster_operator.cli.display.piece_of_news import News, Tone
 from trainmaster_operator.cli.display.scenes import Scene, scene_of_run
 from trainmaster_operator.cli.display.show_status import of_run
-from trainmaster_operator.cli.display.status_diff import News, Tone, logs_command, news
+from trainmaster_operator.cli.display.status_diff import logs_command, news
 from trainmaster_operator.cli.stored_state import is_scripted, standing, state_of
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trainmaster_operator.cli.fault_injection.run_faults import Fault
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.job_state import JobState
 
 EXIT_CODE = 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from trainmaster_operator.cli import kubeconfig
 from trainmaster_operator.cli.job_files.job_document import Document, in_namespace, load, refuse
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.this_machine import local_run_checks, trainer_checks
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 
 LOCAL_ONLY = " (checked for a run on this machine; with --cluster it is not checked)"
 """The end of each problem that `trainmaster validate` finds on this machine only; the image of the job may have what
@@ -80,6 +79,8 @@ def validate(file: Path, *, cluster: Where | None = None) -> int:
     tried = ""
     if cluster is not None:
         if cluster.given or kubeconfig.is_there():
+            import asyncio  # it takes a tenth of the time that the command takes without a cluster
+
             tried = f"; it was checked on {asyncio.run(_try_on_cluster(document, cluster))}"
         else:
             refuse(document, _names_in_template(document.value["spec"]))

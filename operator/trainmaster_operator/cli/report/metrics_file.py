@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 
 Points = list[tuple[float, float]]
 

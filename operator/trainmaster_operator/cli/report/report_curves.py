@@ -11,7 +11,7 @@ from trainmaster_operator.cli.report.html_page import Key
 from trainmaster_operator.cli.report.metrics_file import REPLACED, Metrics, continuity, thinned
 from trainmaster_operator.cli.report.svg_chart import Line, Marker, line_chart
 from trainmaster_operator.cli.report.throughput import Throughput, over_time
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.job_state import JobState
 
 MARKERS = 200

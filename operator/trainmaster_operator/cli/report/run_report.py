@@ -23,7 +23,7 @@ from trainmaster_operator.cli.report.report_failure import Printed
 from trainmaster_operator.cli.report.svg_chart import bars_with_legend
 from trainmaster_operator.cli.stored_state import state_of, was_stopped
 from trainmaster_operator.planning.facts import script_step_count
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.timestamps import seconds_of
 

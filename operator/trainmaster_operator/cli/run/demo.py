@@ -11,7 +11,7 @@ from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.report import metrics_file
 from trainmaster_operator.cli.run.run_job import RunOptions, run
 from trainmaster_operator.cli.this_machine import trainer_checks
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 
 EXAMPLE = "stdlib-gpt.yaml"
 RANK = 2

@@ -29,9 +29,10 @@ from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.cli.display import live_display
 from trainmaster_operator.cli.display.last_lines import last_words
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
+from trainmaster_operator.cli.display.piece_of_news import News, Tone
 from trainmaster_operator.cli.display.rank_output import RankOutput
 from trainmaster_operator.cli.display.scenes import Scene
-from trainmaster_operator.cli.display.status_diff import News, OperatorBack, Tone, news
+from trainmaster_operator.cli.display.status_diff import OperatorBack, news
 from trainmaster_operator.cli.fault_injection import unfired_faults
 from trainmaster_operator.cli.fault_injection.run_faults import FaultServer
 from trainmaster_operator.cli.output_folder import MEMORY, REPORT, STATUS

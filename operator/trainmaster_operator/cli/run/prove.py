@@ -20,7 +20,7 @@ from trainmaster_operator.cli.run import local_processes, run_comparison
 from trainmaster_operator.cli.run.run_comparison import Difference
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cli.this_machine import cuda_devices, device_plan
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 
 MOST_KILLS = 8
 STOPPED = 130

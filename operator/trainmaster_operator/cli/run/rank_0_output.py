@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from trainmaster_operator.cli.display.live_display import Display
+from trainmaster_operator.cli.display.piece_of_news import News
 from trainmaster_operator.cli.display.rank_output import RankOutput, shown
 from trainmaster_operator.cli.display.scenes import Scene
-from trainmaster_operator.cli.display.status_diff import News, blamed
+from trainmaster_operator.cli.display.status_diff import blamed
 from trainmaster_operator.planning.facts.job_state import Failure
 
 PRINTED_EVERY_S = 0.1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from trainmaster_operator.cli.display.status_diff import News, Tone
+from trainmaster_operator.cli.display.piece_of_news import News, Tone
 from trainmaster_operator.cli.refusal import why
 from trainmaster_operator.cluster.port import Object
 

@@ -9,9 +9,9 @@ from trainmaster.contract.config import Device as Asked
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.api.validation.device_count import NVIDIA
 from trainmaster_operator.api.validation.problem import Problem, shown
-from trainmaster_operator.cli.display.status_diff import News, Tone
+from trainmaster_operator.cli.display.piece_of_news import News, Tone
 from trainmaster_operator.local.pod_cuda_devices import VISIBLE
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 
 _DEVICE = ("spec", "training", "device")
 _RESOURCES = ("spec", "workers", "template", "spec", "containers", 0, "resources")

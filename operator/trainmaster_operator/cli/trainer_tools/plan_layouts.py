@@ -16,7 +16,7 @@ from trainmaster_operator.cli.job_files.validate_job import load_training
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.this_machine import trainer_process
 from trainmaster_operator.cli.this_machine.trainer_checks import trainer
-from trainmaster_operator.planning.facts.change import counted
+from trainmaster_operator.planning.facts.counted_nouns import counted
 
 KINDS_OF_RECOMPUTATION = 3
 """How many kinds the planner compares with `--recompute all`."""

@@ -55,8 +55,3 @@ def normal(reason: str, message: str) -> PlannedEvent:
 def warning(reason: str, message: str) -> PlannedEvent:
     """Return an event of type Warning."""
     return PlannedEvent(EventType.WARNING, reason, message)
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 rank, 2 ranks."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

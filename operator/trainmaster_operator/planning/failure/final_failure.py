@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts import script_step_count
-from trainmaster_operator.planning.facts.change import Change, changed, counted, warning
+from trainmaster_operator.planning.facts.change import Change, changed, warning
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, Rung
 from trainmaster_operator.planning.facts.timestamps import rfc3339

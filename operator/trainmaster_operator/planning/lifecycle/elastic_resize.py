@@ -8,15 +8,8 @@ smaller job no longer needs are removed.
 from __future__ import annotations
 
 from trainmaster_operator.api.compact_lists import pack_counts
-from trainmaster_operator.planning.facts.change import (
-    Change,
-    changed,
-    condition,
-    counted,
-    known_condition,
-    normal,
-    warning,
-)
+from trainmaster_operator.planning.facts.change import Change, changed, condition, known_condition, normal, warning
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Recovery, Rung
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since

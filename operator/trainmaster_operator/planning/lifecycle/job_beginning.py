@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from trainmaster_operator.api.compact_lists import pack_counts
 from trainmaster_operator.api.job_spec import Framework
-from trainmaster_operator.planning.facts.change import Change, changed, counted, normal
+from trainmaster_operator.planning.facts.change import Change, changed, normal
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, WorkersStatus
 from trainmaster_operator.planning.facts.observation import JobSpec, Observation
 from trainmaster_operator.planning.facts.timestamps import rfc3339

@@ -7,7 +7,8 @@ import math
 
 from trainmaster.contract.wire import RankReport
 from trainmaster_operator.planning.facts import script_step_count
-from trainmaster_operator.planning.facts.change import Change, changed, counted, normal
+from trainmaster_operator.planning.facts.change import Change, changed, normal
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.job_state import CheckpointStatus, JobPhase, JobState, ProgressStatus, Recovery
 from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.round_times import first_step_at

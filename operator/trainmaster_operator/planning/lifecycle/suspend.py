@@ -6,7 +6,8 @@ What runs in the ranks does not matter here: ranks that cannot stop at a step ge
 
 from __future__ import annotations
 
-from trainmaster_operator.planning.facts.change import Change, changed, counted, normal, warning
+from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.fault import Fault
 from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery
 from trainmaster_operator.planning.facts.observation import PodToDelete

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from trainmaster.contract.config import BatchConfig, ParallelismConfig, share_of_each_rank
-from trainmaster_operator.planning.facts.change import counted, normal, warning
+from trainmaster_operator.planning.facts.change import normal, warning
 from trainmaster_operator.planning.facts.computed_once import once
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.job_state import JobPhase, WorkersStatus
 from trainmaster_operator.planning.facts.observation import JobSpec, PlannedEvent
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from trainmaster.contract.wire import StoreAddress
 from trainmaster_operator.api.compact_lists import pack_ranges
 from trainmaster_operator.planning.facts import script_step_count
-from trainmaster_operator.planning.facts.change import Change, changed, counted, normal
+from trainmaster_operator.planning.facts.change import Change, changed, normal
+from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.observation import AgentRecord, PodRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since
