@@ -119,7 +119,10 @@ def test_a_second_rank_goes_on_where_the_first_one_has_saved(tier: str, ranks: R
     ("row", "said"),
     [("a Llama of 0.3B, killed", "fork"), ("a small Llama, proven", "Proven: "), ("a DDP script, killed", "fork")],
 )
-def test_a_run_of_the_command_comes_back(row: str, said: str, tmp_path: Path) -> None:
+def test_a_run_of_the_command_comes_back(
+    row: str, said: str, machine_zygote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.ZYGOTE, str(machine_zygote))
     assert programme.run(runs.PART, Setting(tmp_path / "runs", None), 1200.0, [row]) == {row: programme.GOOD}
     (found,) = map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())
     assert said in found["words"]
@@ -245,6 +248,7 @@ def test_tests_for_a_device_are_found_and_pass_only_if_some_ran(
     listed = subprocess.run([*asked[0], "--collect-only"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     names = re.findall(r"^tests/trainer/(\w+)\.py::(\w+)", listed, re.MULTILINE)
     assert {*names} == {
+        ("test_device_copies", "test_a_gpu_trains_on_while_its_state_is_saved"),
         ("test_transfer", "test_a_gpu_waits_for_nobody"),
         ("test_devices", "test_a_cpu_and_a_gpu_train_as_the_cpu_alone_does"),
     }, listed

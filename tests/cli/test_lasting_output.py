@@ -64,7 +64,11 @@ def test_a_run_whose_reader_ends_like_head_continues_to_its_end(
 
 
 def test_a_run_that_was_started_by_nohup_is_not_stopped_by_the_end_of_its_terminal() -> None:
-    assert signal.SIGHUP in stop_signals()
+    handled = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may have been started by nohup
+    try:
+        assert signal.SIGHUP in stop_signals()
+    finally:
+        signal.signal(signal.SIGHUP, handled)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert stop_signals() == [signal.SIGINT, signal.SIGTERM]
