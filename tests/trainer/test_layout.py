@@ -111,7 +111,7 @@ def test_one_degree_is_derived(parallelism: dict[str, Any], world: int, degrees:
         (
             {"tp": 4},
             6,
-            "tp 4, but the job's number of ranks, 6, is not divisible by 4; 4 and 8 are, and tp 1 or 2 or 3 would be right for 6 ranks",
+            "not divisible by 4; 4 and 8 are, and tp 1 or 2 or 3 would be right for 6 ranks",
         ),
         (
             {"tp": 2, "pp": 2},
@@ -131,8 +131,8 @@ def test_one_degree_is_derived(parallelism: dict[str, Any], world: int, degrees:
         (
             {"dpShard": 3},
             2,
-            "dpShard 3, but the job's number of ranks, 2, is not divisible by 3; 3 and 6 are, and dpShard 1 or 2 would be "
-            "right for 2 ranks",
+            "dpShard 3, but the job's number of ranks, 2, is not divisible by 3; 3 and 6 are, and dpShard 1 or 2 would "
+            "be right for 2 ranks",
         ),
         (
             {"dpShard": 4, "ep": 3},
