@@ -111,8 +111,8 @@ def test_one_degree_is_derived(parallelism: dict[str, Any], world: int, degrees:
         (
             {"tp": 4},
             6,
-            "tp 4, but the job's number of ranks, 6, is not divisible by 4; 4 and 8 are, and tp 1 or 2 or 3 would be right "
-            "for 6 ranks",
+            "tp 4, but the job's number of ranks, 6, is not divisible by 4; 4 and 8 are, and tp 1 or 2 or 3 would be "
+            "right for 6 ranks",
         ),
         (
             {"tp": 2, "pp": 2},
