@@ -24,7 +24,7 @@ def test_each_time_says_what_it_counts(tmp_path: Path) -> None:
         "The time is counted from the end of the first step",
         "The time is that of the steps and the restarts alone, from the beginning of the first step",
         "The time is counted from the first measurement, when the ranks had started",
-        "it begins with the last step that was completed before it",
+        "it begins with the last step that was completed before the failure",
     ):
         assert text.count(words) == 1, words
 

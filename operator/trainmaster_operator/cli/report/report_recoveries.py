@@ -15,8 +15,8 @@ _COLUMNS = {
     "resumed": "the step of the checkpoint from which training continued.",
     "source": "where that checkpoint was: in the memory of the pod, in that of another pod (peer), or on storage.",
     "steps lost": "steps after the checkpoint, up to the one that was reached, which had to run a second time.",
-    "total": "the time from the failure to the end of the first step of the new round. The time that is lost to a "
-    "failure, below where the time went, is longer: it begins with the last step that was completed before it.",
+    "total": "the time from the failure to the end of the first step of the new round. Under "
+    "“Where the time went” it is longer: it begins with the last step that was completed before the failure.",
 }
 """The meaning of the columns in the table of recoveries."""
 

@@ -199,10 +199,10 @@ def _goodput(status: JobState) -> str:
         *bars_with_legend(rows, seconds),
         html_page.table(cells.header, cells.rows, cells.numeric),
         html_page.note(
-            "The time is counted from the end of the first step to the last step or the failure that ended the job, "
-            "so it is shorter than the duration: the start of the ranks is not in it. Goodput is the share of this "
-            "time that went into steps that count. A step counts once: if a failure makes it run again, the second "
-            "time is lost to that failure. The time in which no step runs is lost as well."
+            "Goodput is the share of the time since the first step that went into steps that count. A step counts "
+            "once: if a failure makes it run again, the second time is lost to that failure. The time in which no step "
+            "runs is lost as well. The time is counted from the end of the first step to the last step, or to the "
+            "failure that ended the job. It is shorter than the duration, because the start of the ranks is left out."
         ),
         html_page.meanings((name, words) for name, _ in parts if (words := goodput_table.meaning(name))),
     )
