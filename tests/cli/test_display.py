@@ -133,6 +133,27 @@ def test_ranks_that_count_from_0_in_each_process_do_not_take_the_step_of_the_job
     assert step_of(status(phase, step=60, roundLastSave=48), [{"step": 12}, {"step": 11}]) == step
 
 
+@pytest.mark.parametrize(
+    ("goodput", "lost", "words"),
+    [
+        ("0.78", {"Evaluation": 6.2, "Checkpoint": 0.4}, "goodput 0.78 (evaluation 6.2 s)"),
+        ("0.60", {"Evaluation": 6.2, "Crash": 9.4}, "goodput 0.60 (Crash 9.4 s)"),
+        ("0.95", {"Evaluation": 6.2}, "goodput 0.95"),
+        ("0.00", {}, "goodput 0.00"),
+    ],
+)
+def test_a_low_goodput_names_what_lost_most(goodput: str, lost: dict[str, float], words: str) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    summary(Scene("tiny", 4, "out", 100, status(JobPhase.SUCCEEDED, goodput=goodput, lost=lost)), console)
+    assert f"   {words}   0 restarts" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_recovery_from_a_hang_is_measured_from_the_last_step() -> None:
+    hang = CLOSED.model_copy(update={"cause": "Hang"})
+    line = told(status(), status(recoveries=[hang]))[1]
+    assert line.startswith("recovered: training goes on in round 2, 287 ms after its last step; ")
+
+
 def test_a_recovery_that_began_and_ended_unseen_is_told_whole() -> None:
     words = told(status(), status(recoveries=[CLOSED], lastFailure=CRASH))
     assert [word.split(":")[0] for word in words] == ["failure", "recovery", "recovered"]
@@ -182,6 +203,12 @@ def test_the_message_of_the_failure_that_ends_a_job_is_told_once_and_whole() -> 
         "failure: rank 2: Crash after step 59: SIGKILL",
         f"failed: rank 2: {ADVISED.message}",
     ]
+
+
+def test_the_failure_that_ends_a_job_is_told_with_its_exception() -> None:
+    ended = ADVISED.model_copy(update={"signal": "", "exitCode": 1, "traceback": "  File\nValueError: bad label\n"})
+    line = told(status(), status(JobPhase.FAILED, lastFailure=ended))[0]
+    assert line == "failure: rank 2: Crash after step 59: exit code 1: ValueError: bad label"
 
 
 @pytest.mark.parametrize(("cause", "kind"), [("Hang", "stack"), ("Crash", "traceback")])

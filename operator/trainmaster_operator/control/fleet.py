@@ -266,6 +266,9 @@ class Fleet:
                     "joined": slot.joined(now),
                     "round": slot.round,
                     "ranks": slot.report.ranks if slot.report else [],
+                    "resumed_step": slot.report.resumed_step if slot.report else None,
+                    "loaded": slot.report.loaded if slot.report else False,
+                    "saved_before": slot.report.saved_before if slot.report else 0,
                     "container_bytes": slot.report.container_bytes if slot.report else 0,
                     "container_limit_bytes": slot.report.container_limit_bytes if slot.report else 0,
                 }

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.cli.display import pod_rows, rank_rows, recovery_tables
+from trainmaster_operator.cli.display import goodput_words, pod_rows, rank_rows, recovery_tables
 from trainmaster_operator.cli.display.number_words import clock, loss, rate, remaining, seconds
 from trainmaster_operator.cli.display.piece_of_news import News, Tone
 from trainmaster_operator.cli.display.plain_display import PlainDisplay
@@ -171,8 +171,10 @@ def summary(scene: Scene, console: Console, report: str = "", state: str = "") -
     if status.progress.loss:
         facts.append(f"loss {loss(status.progress.loss)}")
     still = scene.standstill
-    if goodput := status.goodput if still is None else still.goodput:
-        facts.append(f"goodput {goodput}")
+    if still is not None and still.goodput:
+        facts.append(f"goodput {still.goodput}")
+    elif still is None and status.goodput:
+        facts.append(goodput_words.describe(status))
     facts.append(counted(status.restarts.total, "restart"))
     console.print()
     # A run that was ended at once leaves the job in whatever phase it was.

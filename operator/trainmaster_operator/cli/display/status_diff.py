@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -111,9 +112,16 @@ def described_whole(failure: Failure) -> str:
 
 
 def _headed(failure: Failure) -> str:
-    """Return a failure without its message."""
-    end = ending(failure)
-    return f"{_who_and_when(failure)}: {end}" if end else _who_and_when(failure)
+    """Return a failure with the exception that its traceback ends with, if any, and without its message, which says
+    why the job ends."""
+    words = cut(_with_ending(failure, _exception(failure.traceback)))
+    return f"{_who_and_when(failure)}: {words}" if words else _who_and_when(failure)
+
+
+def _exception(traceback: str) -> str:
+    """Return the last line of a traceback if it names an exception. The last line of a stack is a place."""
+    last = (traceback.rstrip().splitlines() or [""])[-1]
+    return last if re.match(r"[A-Za-z_][\w.]*(:|$)", last) else ""
 
 
 def _who_and_when(failure: Failure) -> str:
@@ -162,7 +170,9 @@ def cut(words: str) -> str:
 def recovered(recovery: Recovery) -> str:
     """Return a closed recovery as a clause."""
     assert recovery.totalSeconds is not None
-    text = f"training goes on in round {recovery.round}, {seconds(recovery.totalSeconds)} after the failure"
+    # The time of a hang counts from the last step, long before its failure is reported.
+    since = "its last step" if recovery.cause == Cause.HANG else "the failure"
+    text = f"training goes on in round {recovery.round}, {seconds(recovery.totalSeconds)} after {since}"
     if recovery.resumedStep is not None:
         text += f"; it continues after step {recovery.resumedStep}"
     if recovery.lostSteps is not None:

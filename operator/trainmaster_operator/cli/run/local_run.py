@@ -31,6 +31,7 @@ from trainmaster_operator.cli.display.last_lines import last_words
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
 from trainmaster_operator.cli.display.piece_of_news import News, Tone
 from trainmaster_operator.cli.display.rank_output import RankOutput
+from trainmaster_operator.cli.display.rank_steps import RankSteps
 from trainmaster_operator.cli.display.scenes import Scene
 from trainmaster_operator.cli.display.status_diff import OperatorBack, news
 from trainmaster_operator.cli.fault_injection import unfired_faults
@@ -101,6 +102,7 @@ class LocalRun:
         self._ended = asyncio.Event()
         self._stop_asked = 0
         self._said: set[str] = set()
+        self._rank_steps = RankSteps()
         self._url = operator_address.url(prepared.control)
 
     async def run(self) -> int:
@@ -303,7 +305,12 @@ class LocalRun:
                 self._said.add(said)
                 self._display.tell(News("note", said))
         of_slot = ("slot", "incarnation", "container_bytes", "container_limit_bytes")
-        ranks = [{**rank, **{name: slot[name] for name in of_slot}} for slot in view["slots"] for rank in slot["ranks"]]
+        stepped = self._rank_steps.of_the_job(self._scene.status, view["slots"])
+        ranks = [
+            {**rank, **{name: slot[name] for name in of_slot}}
+            for slot, its_ranks in zip(view["slots"], stepped, strict=True)
+            for rank in its_ranks
+        ]
         self._scene.ranks = sorted(ranks, key=lambda rank: rank["rank"])
         self._memory.add(time.time(), ranks)
 

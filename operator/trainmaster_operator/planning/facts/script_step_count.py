@@ -60,12 +60,19 @@ def at_the_end(view: View) -> dict[str, object]:
     return {"roundLastSave": last_save(view), "roundSavedFrom": start}
 
 
+def began_after(status: JobState, saved_before: int) -> int:
+    """Return the step at which the round of the status began, for a script that loaded a file. `saved_before`: the
+    latest save in the round before it that an agent of this round reports, in steps of a process; 0 if there is
+    none."""
+    return max(status.roundLastSave, status.roundSavedFrom + saved_before if saved_before else 0)
+
+
 def _before(status: JobState, agents: Sequence[AgentRecord | None], number: int) -> int:
     """Return the step at which a round began. Agents opened the rounds after the one of the status, so those
     continue from what was known."""
     if number > status.round:
         return status.progress.lastSave
-    return max(status.roundLastSave, _find_late_save(status, agents))
+    return began_after(status, _saved_late(status, agents))
 
 
 def _find_late_save(status: JobState, agents: Sequence[AgentRecord | None]) -> int:
@@ -74,9 +81,14 @@ def _find_late_save(status: JobState, agents: Sequence[AgentRecord | None]) -> i
     A round can end before the agent of the rank that saved has reported the save, so that agent reports it in the next
     round.
     """
-    steps = [agent.saved_before for agent in agents if agent is not None and agent.round == status.round]
-    latest = max(steps, default=0)
+    latest = _saved_late(status, agents)
     return status.roundSavedFrom + latest if latest else 0
+
+
+def _saved_late(status: JobState, agents: Sequence[AgentRecord | None]) -> int:
+    """Return that step as the process counted it."""
+    steps = [agent.saved_before for agent in agents if agent is not None and agent.round == status.round]
+    return max(steps, default=0)
 
 
 def _counted(agent: AgentRecord, before: int) -> AgentRecord:
