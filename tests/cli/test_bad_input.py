@@ -169,6 +169,9 @@ def test_a_way_to_launch_that_cannot_work_is_refused_by_name(
         ({"command": ["torchrun", "--nproc-per-node=1", "lost/train.py", "x.py"]}, "no script {here}/lost/train.py"),
         ({"command": ["python", "."]}, "{here} is a folder without a __main__.py, which Python would run"),
         ({"command": ["no-such-program"]}, "no program no-such-program is found"),
+        ({"command": ["typo.py"]}, "typo.py is a file that is not executable; write [python, typo.py]"),
+        ({"command": ["./typo.sh"]}, "typo.sh is a file that is not executable; `chmod +x {here}/typo.sh` makes it"),
+        ({"command": ["python", "typo.py"]}, "{here}/typo.py, line 2: SyntaxError: invalid syntax"),
         (
             {"command": ["python", "$(WHERE)/train.py"], "env": [{"name": "WHERE", "value": "lost"}]},
             "there is no script {here}/lost/train.py",
@@ -190,11 +193,43 @@ def test_a_script_that_does_not_exist_is_refused(
     container: dict[str, Any],
     sentence: str,
 ) -> None:
+    for name in ("typo.py", "typo.sh"):
+        (tmp_path / name).write_text("import os\nx = = 1\n")
     file = write_job(PYTORCH, **{CONTAINER: [{"name": "worker", **container}]})
     for command in ("validate", "run"):
         (line,) = refused(capsys, command, str(file))
         assert sentence.format(here=tmp_path.resolve()) in line
         assert line.endswith("; with --cluster it is not checked)") == (command == "validate")
+
+
+def test_the_syntax_of_a_script_for_another_python_is_not_checked(tmp_path: Path, write_job: WriteJob) -> None:
+    (tmp_path / "typo.py").write_text("x = = 1\n")
+    other = tmp_path / "python"
+    other.symlink_to("/bin/true")
+    container = {"name": "worker", "command": [str(other), "typo.py"]}
+    assert main(["validate", str(write_job(PYTORCH, **{CONTAINER: [container]}))]) == 0
+
+
+@pytest.mark.parametrize(
+    ("folder", "sentence"),
+    [
+        ("/proc/ckpt/a", "/proc/ckpt/a can't be created in /proc: no such file or directory; choose another folder"),
+        (
+            "texts.txt/a",
+            "{here}/texts.txt/a can't be created in {here}/texts.txt: not a directory; choose another folder",
+        ),
+        ("/proc/self", "can't be written to: no such file or directory; choose another folder"),
+    ],
+)
+def test_a_folder_to_which_no_checkpoint_can_be_written_is_refused(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str], folder: str, sentence: str
+) -> None:
+    (tmp_path / "texts.txt").touch()
+    file = write_job(spec__checkpoint={"directory": folder})
+    for command in ("validate", "run"):
+        (line,) = refused(capsys, command, str(file))
+        assert "spec.checkpoint.directory: " in line
+        assert sentence.format(here=tmp_path.resolve()) in line
 
 
 def test_a_program_is_looked_for_where_the_pods_of_a_run_find_it(

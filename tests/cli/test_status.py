@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import yaml
 from tests.api.jobs import PYTORCH, job
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
 from trainmaster_operator.cli import output_folder as output
+from trainmaster_operator.cli.display import rank_pids
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung, Spent, Suspicion
 from trainmaster_operator.planning.facts.timestamps import rfc3339
@@ -44,6 +47,20 @@ def test_a_run_that_goes_on_is_running(tmp_path: Path, shown: Shown) -> None:
     folder.release()
     assert states(lines) == ["Running", "Running"]
     assert lines[-1] == f"Its command is running; `trainmaster logs {tmp_path}/out --follow` shows what rank 0 prints."
+
+
+def test_the_ranks_of_a_run_that_goes_on_are_named_with_their_pids(tmp_path: Path, shown: Shown) -> None:
+    out = output_folder(tmp_path / "out", status())
+    ended = subprocess.Popen(["true"])
+    alive = [{"rank": 1, "pid": os.getpid()}, {"rank": 0, "pid": ended.pid}, {"rank": 2, "pid": 0}]
+    rank_pids.RankPids(out / output.PIDS).write(alive)
+    ended.wait()
+    sentence = f"Processes: rank 1: pid {os.getpid()}"
+    folder = output.OutputFolder.claim(out)
+    assert sentence in shown(status())
+    (out / output.PIDS).write_text(f'{{"1": [{os.getpid()}, 1]}}')  # An earlier process had this pid.
+    assert sentence not in shown(status())
+    folder.release()
 
 
 def test_a_run_whose_command_has_died_is_interrupted_and_can_be_gone_on_with(shown: Shown) -> None:

@@ -19,12 +19,13 @@ from trainmaster_operator.cli.refusal import Refusal, why
 STATUS = "status.yaml"
 METRICS = "metrics.jsonl"
 MEMORY = "memory.json"
+PIDS = "pids.json"  # While the run goes on.
 REPORT = "report.html"
 LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 FINAL = "final.json"
 DIGESTS = "digests"
-OURS = (STATUS, METRICS, MEMORY, REPORT, LOGS, CHECKPOINTS, FINAL, DIGESTS, profile_request.FILE)
+OURS = (STATUS, METRICS, MEMORY, PIDS, REPORT, LOGS, CHECKPOINTS, FINAL, DIGESTS, profile_request.FILE)
 
 
 class OutputFolder:

@@ -8,6 +8,9 @@ import os
 import signal
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_GET_NAME = 16
+_NAME_BYTES = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -23,6 +26,16 @@ def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
 def become_subreaper() -> None:
     """Become the parent of orphans below this process, so that none of them escapes."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def set_name(name: str) -> None:
+    """Let this process have a name in `ps -e`, `top` and `pgrep`, cut to 15 bytes. Forks of it get the name back that
+    it has now, because they are not what the new name says."""
+    buffer = ctypes.create_string_buffer(_NAME_BYTES + 1)
+    _libc.prctl(_PR_GET_NAME, buffer, 0, 0, 0)
+    former = buffer.value
+    _libc.prctl(_PR_SET_NAME, name.encode()[:_NAME_BYTES], 0, 0, 0)
+    os.register_at_fork(after_in_child=lambda: _libc.prctl(_PR_SET_NAME, former, 0, 0, 0))
 
 
 def hurry() -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 from trainmaster.contract.wire.progress_record import OtherRecord
+from trainmaster.host import processes
 from trainmaster.host.failure_signatures import cause_of, code_of, is_cascade
 from trainmaster.rank import failure_message, rendezvous, script_observer
 from trainmaster.rank.user_traceback import user_frames, user_traceback
@@ -32,6 +33,8 @@ from trainmaster.rank.user_traceback import user_frames, user_traceback
 def run(entry: dict[str, Any]) -> int:
     """Run `entry` to its end, and return its exit code. An exception is first printed and reported to the agent."""
     own_loop = entry["kind"] == "function"
+    if "RANK" in os.environ:
+        processes.set_name(f"rank {os.environ['RANK']} {_program(entry)}")
     try:
         script_observer.install(own_loop=own_loop)
         script_observer.join()
@@ -50,6 +53,13 @@ def run(entry: dict[str, Any]) -> int:
     except BaseException as error:  # noqa: BLE001  these are the last words: told, then the process ends with 1
         return _last_words(error)
     return 0
+
+
+def _program(entry: dict[str, Any]) -> str:
+    """Return what an entry runs, as short as a person calls it."""
+    if entry["kind"] == "script":
+        return os.path.basename(os.path.abspath(str(entry["path"])))
+    return str(entry["name"]) if entry["kind"] == "module" else "python" if entry["kind"] == "code" else "trainmaster"
 
 
 def exit_code(stop: SystemExit) -> int:

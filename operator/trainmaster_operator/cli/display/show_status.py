@@ -17,7 +17,7 @@ from rich.console import Console
 from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.api.recovery_spec import BudgetSpec
 from trainmaster_operator.cli import disruption_budgets, output_folder
-from trainmaster_operator.cli.display import last_lines, live_display, plain_display, pod_rows, standstill
+from trainmaster_operator.cli.display import last_lines, live_display, plain_display, pod_rows, rank_pids, standstill
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
 from trainmaster_operator.cli.display.scenes import Scene, scene_of_job, scene_of_run
 from trainmaster_operator.cli.display.status_diff import described, described_whole, failed_when, reached
@@ -45,6 +45,8 @@ def of_run(out: Path) -> int:
     age = standstill.last_step(job, time.time()) if goes_on and scene.standstill is None else ""
     progress = "  ".join(filter(None, [_progress(scene, goes_on), age]))
     console.print(f"{scene.name}: {state}  {progress}", soft_wrap=True)
+    if goes_on and (pids := rank_pids.describe(out / output_folder.PIDS)):
+        console.print(pids, soft_wrap=True)
     _show_suspicion(scene, console)
     _show_last_failure(job, resource, console)
     page = out / output_folder.REPORT

@@ -18,6 +18,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,13 @@ from trainmaster_operator.cli.display.last_lines import last_words
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
 from trainmaster_operator.cli.display.piece_of_news import News, Tone
 from trainmaster_operator.cli.display.rank_output import RankOutput
+from trainmaster_operator.cli.display.rank_pids import RankPids
 from trainmaster_operator.cli.display.rank_steps import RankSteps
 from trainmaster_operator.cli.display.scenes import Scene
 from trainmaster_operator.cli.display.status_diff import OperatorBack, news
 from trainmaster_operator.cli.fault_injection import unfired_faults
 from trainmaster_operator.cli.fault_injection.run_faults import FaultServer
-from trainmaster_operator.cli.output_folder import MEMORY, REPORT, STATUS
+from trainmaster_operator.cli.output_folder import MEMORY, PIDS, REPORT, STATUS
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.report import run_report
 from trainmaster_operator.cli.run import local_processes, operator_address, operator_restarts
@@ -103,6 +105,7 @@ class LocalRun:
         self._stop_asked = 0
         self._said: set[str] = set()
         self._rank_steps = RankSteps()
+        self._pids = RankPids(self._folder.path / PIDS)
         self._url = operator_address.url(prepared.control)
 
     async def run(self) -> int:
@@ -292,8 +295,10 @@ class LocalRun:
                             self._see(await response.json())
                             if (told := back.seen(before, self._scene.ranks)) is not None:
                                 self._display.tell(told)
+                            # In a thread, because a slow disk must not stop the store.
+                            await asyncio.to_thread(self._pids.write, self._scene.ranks)
                 except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-                    pass  # The operator is away; the next attempt will show it.
+                    pass  # The operator is away, or the disk is full; the next attempt will show it.
                 await asyncio.sleep(RANKS_EVERY_S)
 
     def _see(self, view: Mapping[str, Any]) -> None:
@@ -334,6 +339,8 @@ class LocalRun:
         """Print how the run ended, and return the exit code. `unfired`: for each fault that never happened, the
         reason."""
         path = self._folder.path
+        with suppress(OSError):  # `trainmaster status` names no process that has ended.
+            self._pids.remove()
         try:
             self._memory.write(path / MEMORY)
         except OSError as error:

@@ -5,24 +5,32 @@ from __future__ import annotations
 import copy
 import json
 import os
-import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.config import DataConfig
 from trainmaster.contract.launch import LaunchRefused, UnknownOption, parse
+from trainmaster.contract.launch.framework_packages import PACKAGES
 from trainmaster.contract.launch.own_parser_process import OwnParsers
 from trainmaster_operator.api.job_spec import CONTROLLER, Framework, JobSpec
 from trainmaster_operator.api.validation import partial_model, pod_template
 from trainmaster_operator.api.validation.problem import Problem
-from trainmaster_operator.cli.this_machine import cuda_devices, device_plan, script_interpreter, trainer_checks
+from trainmaster_operator.cli.refusal import why
+from trainmaster_operator.cli.this_machine import (
+    cuda_devices,
+    device_plan,
+    script_checks,
+    script_interpreter,
+    trainer_checks,
+)
 from trainmaster_operator.local import container_variables
 from trainmaster_operator.local.inherited_variables import base_environment
 
 _CONTAINER = ("spec", "workers", "template", "spec", "containers", 0)
-_BARE = ("python", "python3")
+_BARE = script_checks.PYTHONS
 _RESTART = ("spec", "workers", "restartCommand")
 
 
@@ -63,6 +71,7 @@ def problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
         _command_problems,
         _variable_problems,
         _checkpoint_problems,
+        _checkpoint_folder_problems,
     )
     for check in checks:
         yield from partial_model.collect_findings(lambda check=check: check(spec, directory))  # type: ignore[misc]
@@ -124,14 +133,15 @@ def _command_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
         yield Problem((*_CONTAINER, "workingDir"), f"{folder} is not a folder")
         return
     known = container_variables.of_container(container, {})
+    package = PACKAGES.get(spec.framework.value, "torch")
     for place, argv in (((*_CONTAINER, "command"), spec.command()), (_RESTART, spec.workers.restartCommand or [])):
-        for words in _of_command(container_variables.expand_all(argv, known), folder, known.get("PATH")):
+        for words in _of_command(container_variables.expand_all(argv, known), folder, known.get("PATH"), package):
             yield Problem(place, words)
 
 
-def _of_command(argv: list[str], folder: Path, search: str | None) -> Iterator[str]:
+def _of_command(argv: list[str], folder: Path, search: str | None, package: str) -> Iterator[str]:
     """Yield what would fail at once in a command that runs in a directory of this machine. `search`: the PATH of the
-    container; None if it has none of its own."""
+    container; None if it has none of its own. `package`: that of the framework."""
     if not argv:
         return
     try:
@@ -148,18 +158,13 @@ def _of_command(argv: list[str], folder: Path, search: str | None) -> Iterator[s
         return  # `job_validation` reports it.
     program, entry = command.argv[0], command.entry
     searched = search or base_environment(os.environ)["PATH"]
-    if program not in _BARE and not shutil.which(program, path=searched) and not (folder / program).is_file():
-        yield f"no program {argv[0] if argv[0] == program else program} is found"
+    yield from script_checks.program_problems(program, folder, searched)
     script = entry["path"] if entry is not None and entry["kind"] == "script" else None
     if script is not None and "$" not in script:
-        yield from _of_script(folder / script)
-
-
-def _of_script(path: Path) -> Iterator[str]:
-    if not path.exists():
-        yield f"there is no script {path}"
-    elif path.is_dir() and not (path / "__main__.py").is_file():
-        yield f"{path} is a folder without a __main__.py, which Python would run: write the name of a script in it"
+        # A container with a PATH of its own may find another Python, and so may a command that names one.
+        bare = search is None and program in _BARE
+        own = bare and not script_interpreter.choose(os.environ.get("PATH", os.defpath), package).path
+        yield from script_checks.script_problems(folder / script, own_python=own)
 
 
 def _variable_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
@@ -188,6 +193,22 @@ def _checkpoint_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
             yield Problem(path, f"{manifest} can't be read: it holds no JSON object")
         elif spec.training is not None:
             yield from trainer_checks.checkpoint_problems(spec.training, content.get("model"), directory)
+
+
+def _checkpoint_folder_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    """Yield why checkpoints can't be written to the folder that the job names. It is tried by a folder that is removed
+    at once, because the permissions of a folder don't say what its file system allows."""
+    if spec.checkpoint.directory is None or spec.checkpoint.volume is not None:
+        return
+    folder = _absolute(spec.checkpoint.directory, directory)
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=there):
+            pass
+    except OSError as error:
+        does = "can't be written to" if there == folder else f"can't be created in {there}"
+        words = f"{folder} {does}: {why(error)}; choose another folder"
+        yield Problem(("spec", "checkpoint", "directory"), words)
 
 
 def _absolute(path: str, directory: Path) -> Path:
