@@ -25,6 +25,7 @@ from trainmaster.optim.optimizer import ShardOptimizer
 from trainmaster.parallel.elementwise_dtensor import elementwise
 from trainmaster.parallel.forward_and_backward import Parallel
 from trainmaster.parallel.local_shard import local
+from trainmaster.parallel.loss import cross_entropy
 
 DEVICE = torch.device("cuda", 0)
 
@@ -56,7 +57,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Offloaded]:
 def test_a_loss_is_summed_where_it_is_computed(model: Offloaded) -> None:
     mesh: Any = SimpleNamespace(coordinate=lambda axis: 0)
     sync: Any = SimpleNamespace(before=lambda last: None, after=lambda: None)
-    spread = Parallel(model, mesh, sync, SimpleNamespace(), None, None, [])  # type: ignore[arg-type]
+    spread = Parallel(model, mesh, sync, SimpleNamespace(), None, cross_entropy, [])  # type: ignore[arg-type]
     tokens = torch.zeros(2, 4, dtype=torch.int64, device=DEVICE)
     assert spread.forward_backward([(tokens, tokens)] * 2, 2, 16.0).device == DEVICE
 
