@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def declare(command: Parser) -> None:
     command.describe(
-        "Lists everything that is wrong with a job, with the line of each problem. It starts nothing and writes "
-        "nothing. Exit code 0 means that the job is valid, 2 that it is not.",
+        "Lists everything that is wrong with a job, with the line of each problem. It starts nothing and leaves "
+        "nothing behind. Exit code 0 means that the job is valid, 2 that it is not.",
         ("trainmaster validate job.yaml", "for a run on this machine: its data, programs and scripts must exist here"),
         ("trainmaster validate job.yaml --cluster", "for a cluster, which is asked if there is a kubeconfig"),
     )
