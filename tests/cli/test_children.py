@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,36 @@ def test_an_operator_that_is_killed_comes_back_until_it_is_ended(tmp_path: Path,
 
     assert asyncio.run(main()) == 3
     assert codes == [-signal.SIGKILL] * 3
+
+
+def test_an_operator_that_is_still_being_started_is_killed_too(
+    tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[asyncio.subprocess.Process] = []
+
+    async def main() -> None:
+        created, told = asyncio.Event(), asyncio.Event()
+
+        async def start(*arguments: Any) -> asyncio.subprocess.Process:
+            started.append(await local_processes.start(*arguments))
+            created.set()
+            await told.wait()
+            return started[-1]
+
+        monkeypatch.setattr(operator_restarts, "start", start)
+        operator = operator_restarts.Operator([], tmp_path / "log", os.environ, module=module)
+        kept = asyncio.create_task(operator.keep())
+        await created.wait()
+        kill = asyncio.create_task(operator.kill())
+        await asyncio.sleep(0)
+        told.set()
+        await kill
+        code = started[0].returncode
+        await operator.end(5)
+        await kept
+        assert code == -signal.SIGKILL
+
+    asyncio.run(main())
 
 
 def test_a_child_of_a_run_that_runs_before_the_ranks_starts_at_the_niceness_of_the_command(tmp_path: Path) -> None:

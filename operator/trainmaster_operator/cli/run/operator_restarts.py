@@ -36,6 +36,7 @@ class Operator:
         self._environment = environment
         self._fds = fds
         self._process: asyncio.subprocess.Process | None = None
+        self._starting = asyncio.Lock()  # Held while a process is started that `_process` doesn't name yet.
         self._ending = False
         self._died = died
         self.deaths = 0
@@ -45,14 +46,10 @@ class Operator:
         quick = 0
         while not self._ending:
             started = time.monotonic()
-            self._process = await start(
-                self._module,
-                self._arguments,
-                self._log,
-                signal.SIGKILL,
-                self._environment,
-                self._fds,
-            )
+            async with self._starting:
+                self._process = await start(
+                    self._module, self._arguments, self._log, signal.SIGKILL, self._environment, self._fds
+                )
             if self._ending:
                 self._process.kill()  # `end` was called while it was being started.
             code = await self._process.wait()
@@ -68,8 +65,10 @@ class Operator:
                 await asyncio.sleep(BACK_OFF_S * 2 ** (quick - 2))
 
     async def kill(self) -> None:
-        """Send SIGKILL and wait until the operator is dead; `keep` starts the next one."""
-        process = self._process
+        """Send SIGKILL and wait until the operator is dead; `keep` starts the next one. An operator that is being
+        started right now is killed as soon as it has started."""
+        async with self._starting:
+            process = self._process
         if process is not None and process.returncode is None:
             process.kill()
             await process.wait()
