@@ -305,8 +305,9 @@ class SimAgent:
             self._retired = self.round > 0
         elif directive.state is DirectiveState.RUN and directive.assignment is not None:
             assignment = directive.assignment
-            granted = self._unconfirmed and assignment.round == self.round and not assignment.minor
-            if assignment.round > self.round or (granted and not self.grant.foresaw(assignment)):
+            granted = self._unconfirmed and assignment.round == self.round
+            differs = not assignment.minor and not self.grant.foresaw(assignment)
+            if assignment.round > self.round or (granted and (self._retired or differs)):
                 self._begin(assignment)
             else:
                 self._unconfirmed = False

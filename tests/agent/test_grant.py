@@ -95,6 +95,18 @@ def test_another_round_that_a_leader_publishes_wins_over_one_with_its_number(wor
     assert [world.wait(slot) for slot in range(SLOTS)] == [0] * SLOTS
 
 
+def test_a_leader_that_ended_a_granted_round_may_open_one_of_its_number(world: World) -> None:
+    """It has not heard of the number, because agents name no round once its ranks are ended."""
+    operator = world.operator
+    operator.direct(silent=True)
+    kill(world, 1)
+    restarted(world, 2)
+    operator.direct(silent=False, state=DirectiveState.HOLD, round=2)
+    operator.wait_for(lambda: all(a.report and a.report.round == 0 for a in operator.agents), "the end of round 2")
+    operator.direct(state=DirectiveState.RUN, minor=0)
+    world.until(lambda: all(world.log(slot).count("round 2 restart 1") == 2 for slot in range(SLOTS)))
+
+
 def test_a_leader_that_decided_the_same_at_the_same_time_restarts_nobody(world: World) -> None:
     operator = world.operator
     operator.direct(silent=True)

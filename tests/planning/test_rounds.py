@@ -113,6 +113,20 @@ def test_a_round_that_forms_gets_a_number_above_those_that_were_opened_without_a
     assert world.status.restarts.total == 1
 
 
+def test_a_round_that_forms_gets_another_number_although_agents_have_ended_theirs_of_that_number() -> None:
+    world = opened()
+    world.pod(2, phase="Failed")
+    world.write()
+    for slot in (0, 1, 3):  # They have heard that round 2 forms, after they had opened one themselves.
+        world.agent(slot, round=2, minor=1, next_store=store(slot, 50 + slot))
+    world.write()
+    assert (world.status.round, world.status.roundStore) == (3, "")
+    world.pod(2)
+    world.agent(2)
+    world.write()
+    assert (world.status.round, world.status.roundMinor, world.status.roundStore) == (3, 0, "10.0.0.0:1050")
+
+
 def test_a_round_never_takes_the_store_of_the_one_before() -> None:
     world = opened(script_spec())
     used = world.status.roundStore

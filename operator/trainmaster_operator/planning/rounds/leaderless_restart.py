@@ -70,7 +70,7 @@ def _agreed(view: View) -> Change | None:
     """Handle a round that a leader and the agents opened at the same time with the same number and content: the
     agents' store is used. If some agents began on the leader's store, another round follows."""
     status, members = view.status, view.in_round()
-    early = [agent for agent in members if agent.minor > status.roundMinor]
+    early = [agent for agent in members if agent.minor > status.roundMinor and not agent.parked]
     told = [granted for agent in early for granted in agent.granted if granted.round == status.round]
     if not early or not told:
         return None
@@ -87,9 +87,10 @@ def _agreed(view: View) -> Change | None:
 
 def _outnumbered(view: View) -> Change | None:
     """Raise the number of the round that forms if agents, before they heard of it, opened a round with the same
-    number: they obey a higher number."""
+    number: they obey a higher number. This holds for agents, too, that have ended the ranks of their round since, as
+    the round that forms must not take its store and its lineage file."""
     status = view.status
-    taken = max((agent.round for agent in view.agents if agent is not None and not agent.parked), default=0)
+    taken = max((agent.round for agent in view.agents if agent is not None), default=0)
     if not status.round or taken < status.round:
         return None
     recoveries = list(status.recoveries)

@@ -119,8 +119,10 @@ class Supervisor:
                 self._waiting = None
                 self._retire_round()
         elif directive.state is DirectiveState.RUN and assignment is not None:
-            granted = self._unconfirmed and assignment.round == self._begun and not assignment.minor
-            if assignment.round > self._begun or (granted and not self.grant.foresaw(assignment)):
+            granted = self._unconfirmed and assignment.round == self._begun
+            retired = self.round is None and self._waiting is None
+            differs = not assignment.minor and not self.grant.foresaw(assignment)
+            if assignment.round > self._begun or (granted and (retired or differs)):
                 self._begin(assignment, time.monotonic_ns())
             elif self.round is not None and assignment.round == self.round.number:
                 self._unconfirmed = False
