@@ -248,7 +248,7 @@ def test_tests_for_a_device_are_found_and_pass_only_if_some_ran(
     listed = subprocess.run([*asked[0], "--collect-only"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     names = re.findall(r"^tests/trainer/(\w+)\.py::(\w+)", listed, re.MULTILINE)
     assert {*names} == {
-        ("test_device_copies", "test_a_gpu_trains_on_while_its_state_is_saved"),
+        ("test_save_copies", "test_a_gpu_trains_on_while_its_state_is_saved"),
         ("test_transfer", "test_a_gpu_waits_for_nobody"),
         ("test_devices", "test_a_cpu_and_a_gpu_train_as_the_cpu_alone_does"),
     }, listed

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from trainmaster.checkpoint.state.capture import Snapshot
-from trainmaster.checkpoint.state.device_copies import SMALL, Cuda, DeviceMemory, HostCopies, fits
+from trainmaster.checkpoint.state.save_copies import SMALL, Cuda, DeviceMemory, HostCopies, fits
 from trainmaster.checkpoint.state.storage_saver import Saver
 
 GIB = 1 << 30
