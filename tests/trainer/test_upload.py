@@ -145,6 +145,37 @@ def test_retention_keeps_the_newest_of_the_chain_and_clears_what_is_older(storag
     assert set(storage.list()) == {"lineage", "step-9.r2"}
 
 
+def test_retention_spares_what_an_earlier_round_may_still_upload(storage: PosixStorage) -> None:
+    put(storage.root, 4, 1, keep=2)
+    put(storage.root, 8, 1, rank=0, world_size=2)  # on its way
+    lineage.begin(storage, Lineage(2, "step-9.r1"))  # which only memory has
+    put(storage.root, 12, 2, keep=2)
+    assert set(storage.list()) == {"lineage", "step-4.r1", "step-8.r1", "step-12.r2"}
+    assert put(storage.root, 8, 1, rank=1, world_size=2, keep=2)["committed"]
+    put(storage.root, 16, 2, keep=2)
+    put(storage.root, 17, 2, rank=0, world_size=2)  # on its way
+    assert set(storage.list()) == {"lineage", "step-12.r2", "step-16.r2", "step-17.r2"}
+    lineage.begin(storage, Lineage(3, "step-18.r2"))
+    for step in (20, 24):
+        put(storage.root, step, 3, keep=2)
+    assert set(storage.list()) == {"lineage", "step-20.r3", "step-24.r3"}
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_written_is_never_complete(storage: PosixStorage) -> None:
+    class Removed(PosixStorage):
+        """A storage on which a newer checkpoint is completed just before the receipt of this one is written."""
+
+        def create_exclusive(self, path: str, data: bytes) -> bool:
+            if path == "step-4.r1/receipt-00000.json":
+                put(storage.root, 8, 1, keep=1)
+            return super().create_exclusive(path, data)
+
+    late = put(storage.root, 4, 1, storage=Removed(storage.root))
+    assert (late["committed"], late["why"]) == (False, "fenced")
+    assert "newer checkpoints are complete" in late["error"]
+    assert set(storage.list()) == {"lineage", "step-8.r1"}
+
+
 def test_retention_spares_the_best_checkpoint_until_there_is_a_better_one(storage: PosixStorage) -> None:
     for step, best in ((2, 2), (4, 4), (6, 4), (8, 4)):
         put(storage.root, step, 1, keep=1, evaluation={"keep": best})

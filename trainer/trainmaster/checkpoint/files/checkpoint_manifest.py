@@ -13,6 +13,7 @@ from typing import Any
 from trainmaster.checkpoint.files.storage import Storage
 from trainmaster.contract.wire.checkpoint_format import MANIFEST, Manifest, Receipt, TensorIndex, parse_receipt
 from trainmaster.contract.wire.message_codec import WireError, decode, encode
+from trainmaster.errors import Fenced
 
 _BLOCK = 4 << 20
 
@@ -58,7 +59,7 @@ def commit(storage: Storage, directory: str) -> str | None:
 
     Return the manifest's sha256, or None if receipts are missing. Any number of processes may call this at once,
     because the manifest is created exclusively. Raises Damaged for receipts that cannot be decoded or do not fit
-    together.
+    together, and Fenced if the checkpoint's files were removed meanwhile, as newer checkpoints are complete.
     """
     ranks = [rank for name in storage.list(directory) if (rank := parse_receipt(name)) is not None]
     if not ranks:
@@ -72,6 +73,11 @@ def commit(storage: Storage, directory: str) -> str | None:
     data = encode(merge(receipts))
     if not storage.create_exclusive(f"{directory}/{MANIFEST}", data):
         data = storage.read(f"{directory}/{MANIFEST}")
+    present = storage.list(directory)
+    if any(receipt.file.name not in present for receipt in receipts):
+        # Whoever removes a checkpoint begins with its manifest, and that was before this one was made.
+        storage.remove(directory)
+        raise Fenced("it was removed while it was being written, because newer checkpoints are complete")
     return hashlib.sha256(data).hexdigest()
 
 

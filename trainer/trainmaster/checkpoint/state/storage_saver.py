@@ -21,8 +21,8 @@ import torch
 
 from trainmaster.checkpoint.files.upload import upload
 from trainmaster.checkpoint.state.capture import Snapshot
-from trainmaster.checkpoint.state.save_copies import SMALL, Cuda, HostCopies, Write, fits
 from trainmaster.checkpoint.state.file_layout import Layout, header, lay_out
+from trainmaster.checkpoint.state.save_copies import SMALL, Cuda, HostCopies, Write, fits
 from trainmaster.checkpoint.state.save_shares import Place, owned
 from trainmaster.contract.wire.checkpoint_format import directory_name, shard_name
 
