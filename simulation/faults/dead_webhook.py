@@ -6,7 +6,6 @@ It is promised that the job says so while it lasts, and that what was refused is
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import dataclass
 
 from simulation.faults.simulated_fault import Fault
@@ -21,7 +20,6 @@ TOLD_WITHIN_S = 15.0  # by an operator whom nothing else disturbs
 CREATED_WITHIN_S = 15.0
 TRIED_EACH_S = 8.0  # at least, while something is wanted
 LOOK_S = 0.5
-SHARE = 0.25  # of schedules
 
 
 class DeadWebhook:
@@ -102,15 +100,6 @@ def _is_told(world: World) -> bool:
     """In a condition of the job."""
     conditions = world.status().conditions
     return any(WORDS in c.message and c.status == {"Scheduled": "False"}.get(c.type, "True") for c in conditions)
-
-
-def refusals(chance: random.Random, steps: int) -> list[Fault]:
-    """In some schedules one: mostly at the start, when pods are wanted, else at any step."""
-    if chance.random() >= SHARE:
-        return []
-    step = chance.choice((0, 0, chance.randrange(steps)))
-    seconds = round(chance.choice((2.0, 25.0, 25.0)) * chance.uniform(0.6, 1.0), 6)
-    return [Fault("dead-webhook", step, round(0.1 * chance.random(), 6), seconds, chance.randrange(1000))]
 
 
 KINDS: dict[str, Act] = {"dead-webhook": fail}

@@ -18,6 +18,7 @@ ON_A_GROWING_CLUSTER = (
     *("crash-operator", "crash-at-write", "rival-operator", "stop-operator", "api-outage", "flaky-api", "deaf-watches"),
 )
 MOST = 6
+DEAD_WEBHOOK_SHARE = 0.25  # of schedules
 
 
 async def inject(world: World, fault: Fault) -> None:
@@ -43,6 +44,15 @@ def edits(chance: random.Random, steps: int) -> list[Fault]:
     return [_fault(chance, kinds, steps) for _ in range(chance.choice((0, 0, 1, 2)))]
 
 
+def refusals(chance: random.Random, steps: int) -> list[Fault]:
+    """In some schedules one: mostly at the start, when pods are wanted, else at any step."""
+    if chance.random() >= DEAD_WEBHOOK_SHARE:
+        return []
+    step = chance.choice((0, 0, chance.randrange(steps)))
+    seconds = round(chance.choice((2.0, 25.0, 25.0)) * chance.uniform(0.6, 1.0), 6)
+    return [Fault("dead-webhook", step, round(0.1 * chance.random(), 6), seconds, chance.randrange(1000))]
+
+
 def _fault(chance: random.Random, kinds: list[str], steps: int) -> Fault:
     return Fault(
         kind=chance.choice(kinds),
@@ -53,4 +63,4 @@ def _fault(chance: random.Random, kinds: list[str], steps: int) -> Fault:
     )
 
 
-__all__ = ["KINDS", "Fault", "edits", "inject", "schedule"]
+__all__ = ["KINDS", "Fault", "edits", "inject", "refusals", "schedule"]

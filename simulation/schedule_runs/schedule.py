@@ -7,8 +7,7 @@ import random
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from simulation.faults.dead_webhook import refusals
-from simulation.faults.random_faults import KINDS, ON_A_GROWING_CLUSTER, Fault, edits, schedule
+from simulation.faults.random_faults import KINDS, ON_A_GROWING_CLUSTER, Fault, edits, refusals, schedule
 from simulation.virtual.autoscaler import Growth
 from simulation.virtual.virtual_world import Workload
 

@@ -21,6 +21,9 @@ from trainmaster_operator.cluster.port import (
 )
 
 SHOWN_BYTES = 300  # Number of bytes that are shown of a body that is no Status.
+LONGEST_RETRY_AFTER_S = 30.0
+"""Longest wait in seconds that a server, or a proxy before it, can impose; some ask for hours."""
+
 NO_ANSWER = "NoAnswer"
 TIMEOUT = "Timeout"
 
@@ -115,5 +118,5 @@ def _made(known: type[ApiError], message: str, said: str, retry_after: object) -
     if isinstance(error, Unavailable):
         error.said = said if said in _SAID else ""
     with suppress(TypeError, ValueError):  # An HTTP date, which no API server sends, is ignored.
-        error.retry_after_s = max(0.0, float(retry_after or 0))  # type: ignore[arg-type]
+        error.retry_after_s = min(LONGEST_RETRY_AFTER_S, max(0.0, float(retry_after or 0)))  # type: ignore[arg-type]
     return error

@@ -91,23 +91,14 @@ class Scraper:
     allowed: bool
 
 
-LONGEST_RETRY_AFTER_S = 30.0
-"""Longest wait in seconds that a server, or a proxy before it, can impose; some ask for hours."""
-
-
 class ApiError(Exception):
     """A refusal by the API server, in its own words."""
 
     code: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
     said: str = ""  # The server's reason if it differs from that of the class: InternalError, Timeout, ...
-    retry_after_s: float = 0.0  # Seconds for which the server asks to wait; 0 if it does not say.
+    retry_after_s: float = 0.0  # Minimum number of seconds before the same call is made again, as the server asks.
     attempt: str = ""  # What could not be done, for people; "" if the caller has not named it.
-
-    @property
-    def wait_s(self) -> float:
-        """Minimum number of seconds before the same call is made again."""
-        return min(LONGEST_RETRY_AFTER_S, self.retry_after_s)
 
 
 class Invalid(ApiError):

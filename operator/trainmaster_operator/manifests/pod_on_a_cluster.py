@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework
-from trainmaster_operator.manifests import agent_identity, security, volumes
+from trainmaster_operator.manifests import agent_identity, resources, security, volumes
 from trainmaster_operator.manifests.agent_init_container import agent_bringer, without_bringer
 from trainmaster_operator.manifests.keyed_lists import Object, joined
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
@@ -25,7 +25,7 @@ def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefault
     if not spec.get("hostIPC"):  # With hostIPC, /dev/shm is that of the node.
         wanted.append(volumes.shared_memory(job))
     wanted += [mounted for mounted in (volumes.checkpoints(job), volumes.ram(job)) if mounted is not None]
-    spec, main = (volumes.with_ram_counted(given, job) for given in (spec, main))
+    spec, main = (resources.with_ram_counted(given, job) for given in (spec, main))
     values = {
         **agent_identity.identity_environment(),
         environment.TERMINATION_LOG: main.get("terminationMessagePath") or TERMINATION_LOG,

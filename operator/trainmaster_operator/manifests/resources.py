@@ -1,4 +1,4 @@
-"""CPU and memory of the containers of a template, as numbers to compare."""
+"""Requests and limits of CPU and memory of a pod: with the memory tier added, and as numbers to compare."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainmaster_operator.api.quantities import bytes_of, millis_of
+from trainmaster_operator.api.job_spec import DistributedTrainingJob
+from trainmaster_operator.api.quantities import bytes_of, millis_of, quantity_of
 from trainmaster_operator.manifests.keyed_lists import Object
 
 
@@ -20,6 +21,24 @@ class Amount(NamedTuple):
 
 
 _READ = {"cpu": millis_of, "memory": bytes_of}
+
+
+def with_ram_counted(given: Object, job: DistributedTrainingJob) -> Object:
+    """Return `given`, a container or a pod's spec, with the memory tier added to its memory request and limit.
+
+    What is written to a memory volume is memory of the container that writes it. A limit that was measured for training
+    alone would be exceeded at the worst moment, when survivors save; a request without the volume would let the
+    scheduler promise the same memory twice. A request or limit that the template leaves out stays absent: a request
+    that is left out follows the limit, so a Guaranteed pod stays Guaranteed.
+    """
+    resources = given.get("resources") or {}
+    raised = {}
+    for kind in ("requests", "limits"):
+        amounts = resources.get(kind) or {}
+        size = bytes_of(str(amounts.get("memory", "")))
+        if size is not None and job.spec.ram_bytes:
+            raised[kind] = {**amounts, "memory": quantity_of(size + job.spec.ram_bytes)}
+    return {**given, "resources": {**resources, **raised}} if raised else given
 
 
 def amounts(containers: Sequence[Object]) -> tuple[Amount, ...]:

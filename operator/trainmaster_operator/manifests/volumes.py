@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
-from trainmaster_operator.api.quantities import bytes_of, quantity_of
+from trainmaster_operator.api.quantities import quantity_of
 from trainmaster_operator.manifests.keyed_lists import Object, joined
 
 AGENT_PATH = "/opt/trainmaster"
@@ -78,24 +78,6 @@ def ram(job: DistributedTrainingJob) -> Mounted | None:
 def ram_environment(job: DistributedTrainingJob) -> dict[str, str]:
     """Return the variable that tells the agent where the memory volume is."""
     return {environment.RAM_DIR: RAM_PATH} if job.spec.ram_bytes else {}
-
-
-def with_ram_counted(given: Object, job: DistributedTrainingJob) -> Object:
-    """Return `given`, a container or a pod's spec, with the memory tier added to its memory request and limit.
-
-    What is written to a memory volume is memory of the container that writes it. A limit that was measured for training
-    alone would be exceeded at the worst moment, when survivors save; a request without the volume would let the
-    scheduler promise the same memory twice. A request or limit that the template leaves out stays absent: a request
-    that is left out follows the limit, so a Guaranteed pod stays Guaranteed.
-    """
-    resources = given.get("resources") or {}
-    raised = {}
-    for kind in ("requests", "limits"):
-        amounts = resources.get(kind) or {}
-        size = bytes_of(str(amounts.get("memory", "")))
-        if size is not None and job.spec.ram_bytes:
-            raised[kind] = {**amounts, "memory": quantity_of(size + job.spec.ram_bytes)}
-    return {**given, "resources": {**resources, **raised}} if raised else given
 
 
 def with_volumes(pod: Object, container: Object, wanted: list[Mounted]) -> tuple[Object, Object]:

@@ -101,8 +101,8 @@ class ApiFailures:
         known = self._failing.get(key)
         since = known.since if known is not None else now
         self._failing[key] = _Failing(since, reason_of(error))
-        if error.wait_s > 0:
-            self._not_before[key] = now + error.wait_s
+        if error.retry_after_s > 0:
+            self._not_before[key] = now + error.retry_after_s
         return not may_pass(error) or now - since >= TOLD_AFTER_S
 
     def passed(self, key: JobKey) -> None:

@@ -125,7 +125,7 @@ class PassRetries:
             result = "unavailable"
             self._fleet.tell_unable(key, True)
             lasts = self._failures.note(key, error)
-            delay_s = max(error.wait_s, self._queue.add_rate_limited(key, OUTAGE_LIMIT_S))
+            delay_s = max(error.retry_after_s, self._queue.add_rate_limited(key, OUTAGE_LIMIT_S))
             log.warning("%s: %s: again in %.3f s", key, words_of(error), delay_s)
             if lasts:
                 await self._quarantine(key, error)
@@ -169,7 +169,7 @@ class PassRetries:
         may be accepted a moment later, a condition that is accepted would be wrong from then on, perhaps on a job that
         has ended meanwhile: the reply to the write of its end may be what was lost."""
         self._tell(key, error)
-        if isinstance(error, ApiError) and error.attempt == STATUS_WRITE and (error.wait_s > 0 or may_pass(error)):
+        if isinstance(error, ApiError) and error.attempt == STATUS_WRITE and (error.retry_after_s or may_pass(error)):
             return
         reason = reason_of(error) if isinstance(error, ApiError) else type(error).__name__
         try:

@@ -188,7 +188,7 @@ class Informer(Generic[T]):
                 version = ""
             except ApiError as error:
                 self.failures += 1
-                asked_s = error.wait_s
+                asked_s = error.retry_after_s
                 log.warning("%s: %s: attempt %d", self.kind, error, self.failures)
             self._tried_at = asyncio.get_running_loop().time()
             if self.failures:

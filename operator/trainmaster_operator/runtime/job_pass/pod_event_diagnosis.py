@@ -79,7 +79,7 @@ class Troubles:
         try:
             words = _newest(await self._cluster.events_about(key.namespace, pod.uid))
         except ApiError as error:  # Events are only a hint, so the pass continues without them.
-            waiting.due = now + max(wait_s, error.wait_s)
+            waiting.due = now + max(wait_s, error.retry_after_s)
             return False, waiting.due - now
         if words is None or waiting.told.get(pod.uid) == words:
             return False, wait_s

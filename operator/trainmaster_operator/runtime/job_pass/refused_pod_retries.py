@@ -52,14 +52,14 @@ class Refused(Exception):
         fatal: bool = False,
         may_pass: bool = False,
         final: bool = False,
-        wait_s: float = 0.0,
+        retry_after_s: float = 0.0,
     ) -> None:
         super().__init__(message)
         self.reason = reason
         self.fatal = fatal
         self.may_pass = may_pass
         self.final = final
-        self.wait_s = wait_s
+        self.retry_after_s = retry_after_s
 
 
 def refused(error: ApiError) -> Refused:
@@ -70,10 +70,10 @@ def refused(error: ApiError) -> Refused:
             reason = QUOTA_EXCEEDED
         else:
             reason = reason_of(error) if final else Cause.REFUSED.value
-        return Refused(reason, words, final=final, wait_s=error.wait_s)
+        return Refused(reason, words, final=final, retry_after_s=error.retry_after_s)
     if isinstance(error, Invalid):
-        return Refused(Cause.CONFIG_ERROR.value, words, wait_s=error.wait_s)
-    return Refused(reason_of(error), words, may_pass=may_pass(error), wait_s=error.wait_s)
+        return Refused(Cause.CONFIG_ERROR.value, words, retry_after_s=error.retry_after_s)
+    return Refused(reason_of(error), words, may_pass=may_pass(error), retry_after_s=error.retry_after_s)
 
 
 @dataclass(frozen=True)
@@ -127,4 +127,4 @@ class Refusals:
         else:
             longest_s = max(LONGEST_WAIT_S, len(self._known) / TRIES_PER_S)
             wait_s = min(longest_s, FIRST_WAIT_S * 2.0 ** min(tries - 1, 16))
-        return max(wait_s, error.wait_s)
+        return max(wait_s, error.retry_after_s)

@@ -104,7 +104,7 @@ class Ledger:
             except ApiError as error:
                 log.warning("suspect nodes were not written down: %s", error)
                 self._changed.set()
-                await asyncio.sleep(max(RETRY_S, error.wait_s))
+                await asyncio.sleep(max(RETRY_S, error.retry_after_s))
 
     def _add(self, node: str, mark: Mark) -> None:
         marks = self._marks.get(node, [])
@@ -131,7 +131,7 @@ class Ledger:
                 return
             except ApiError as error:
                 log.warning("suspect nodes could not be read: %s", error)
-                await asyncio.sleep(max(RETRY_S, error.wait_s))
+                await asyncio.sleep(max(RETRY_S, error.retry_after_s))
                 continue
             for node, mark in _read((found.get("data") or {}).get(KEY, "")):
                 self._add(node, mark)

@@ -233,7 +233,7 @@ class EventWriter:
         except ApiError as error:
             told.failures += 1
             if may_pass(error) and told.failures < TRIES:
-                self._try_later(told, max(error.wait_s, FIRST_WAIT_S * 2.0 ** (told.failures - 1)))
+                self._try_later(told, max(error.retry_after_s, FIRST_WAIT_S * 2.0 ** (told.failures - 1)))
                 return
             told.failures = 0
             self._counted("failed")
