@@ -59,9 +59,9 @@ class CheckpointSpec(CheckpointConfig):
     volume: CheckpointVolume | None = Field(
         None,
         description="The storage that the operator mounts for checkpoints, for the built-in trainer and for scripts: "
-        "at /checkpoints if checkpoint.directory is left out or is below it, and otherwise at checkpoint.directory. "
-        "All pods of the job must be able to use it at the same time. A local run ignores it and saves to its output "
-        "folder. Default: nothing is mounted.",
+        "at checkpoint.directory, or at /checkpoints if that directory is left out or is a directory below "
+        "/checkpoints. All pods of the job must be able to use it at the same time. A local run ignores it and saves "
+        "to its output folder. Default: nothing is mounted.",
     )
     timeoutSeconds: int = Field(
         900,

@@ -46,10 +46,10 @@ class SchedulingSpec(Strict):
         le=SECONDS,
         description="Number of seconds for which some pods of the job may hold places while other pods find none. "
         "After once to twice this time all pods of the job are deleted and created again later, so that two jobs do "
-        "not block each other. The pods are kept for longer while places appear: if in the last 10 minutes (or in "
-        "this time, if it is shorter) a pod of the job found a place, a node joined the cluster, or a node autoscaler "
-        "announced a node for a pod of the job. Time in which a scheduling gate holds back pods does not count. The "
-        "value is a whole number, and 0 means that the places are never released. Default: 900.",
+        "not block each other. They are kept for longer while places appear: a pod of the job found a place, a node "
+        "joined the cluster, or a node autoscaler announced a node for a pod of the job, in the last 10 minutes or, if "
+        "releaseSeconds is less than that, in the last releaseSeconds. Time in which a scheduling gate holds back pods "
+        "does not count. The value is a whole number, and 0 means that the places are never released. Default: 900.",
     )
 
 
@@ -58,11 +58,12 @@ class JobSpec(Strict):
     framework: Framework = Field(
         Framework.TRAINMASTER,
         description="The framework that the ranks run. Trainmaster: the built-in trainer, which trains what "
-        "spec.training describes. Every other framework runs the command of workers.template, in an image that has "
-        "the framework. PyTorch, DeepSpeed, HuggingFace: the ranks get the environment variables that torchrun "
-        "sets. TensorFlow: the ranks get TF_CONFIG, which MultiWorkerMirroredStrategy reads. JAX: "
-        "jax.distributed.initialize() needs no arguments. XGBoost: xgboost.collective.CommunicatorContext() needs "
-        "no arguments. This field cannot be changed after the job was created. Default: Trainmaster.",
+        "spec.training describes. Every other framework runs the command of workers.template once for each rank, in an "
+        "image that has the framework; no launcher such as torchrun is needed. PyTorch, DeepSpeed, HuggingFace: the "
+        "ranks get the environment variables that torchrun sets. TensorFlow: the ranks get TF_CONFIG, which "
+        "MultiWorkerMirroredStrategy reads. JAX: jax.distributed.initialize() needs no arguments. XGBoost: "
+        "xgboost.collective.CommunicatorContext() needs no arguments. This field cannot be changed after the job was "
+        "created. Default: Trainmaster.",
     )
     workers: WorkersSpec = Field(
         default_factory=WorkersSpec,
@@ -105,8 +106,8 @@ class JobSpec(Strict):
         le=SECONDS,
         description="Number of seconds, counted from the start of the job, after which the job fails if it is not "
         "finished. The time in which the job waits for its pods counts, except while a scheduling gate holds back "
-        "pods. When a suspended job is resumed, the count begins again at 0. The value is a whole number. Default: no "
-        "deadline.",
+        "pods. Restarts change nothing; when a suspended job is resumed, the count begins again at 0. The value is a "
+        "whole number. Default: no deadline.",
     )
     pendingDeadlineSeconds: int | None = Field(
         None,

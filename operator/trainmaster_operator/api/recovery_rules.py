@@ -64,8 +64,8 @@ class RuleSpec(Strict):
         "what happened. Crash: a rank ended, and no other cause is known. AgentLost: the agent of a pod ended or is "
         "silent. Evicted and Preempted: a pod was told to end. Refused: a node rejected a pod or could not start it. "
         "StoreLost: the store at which ranks meet is gone. Fenced: a later round of the job has begun. "
-        "docs/failures.md describes all of them. Default: all failures of the job itself, but no eviction, "
-        "preemption, lost node, lost store or fence.",
+        "docs/failures.md describes all of them. Default: all causes except Evicted, Preempted, NodeLost, "
+        "Refused, StoreLost and Fenced.",
     )
     exitCodes: list[Annotated[int, Field(ge=1, le=255)]] = Field(
         default_factory=list,

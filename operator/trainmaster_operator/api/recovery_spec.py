@@ -65,9 +65,9 @@ class RecoverySpec(Strict):
     rules: list[RuleSpec] = Field(
         default_factory=list,
         max_length=32,
-        description="What happens after certain failures. The first rule that matches a failure decides. If no rule "
-        "matches, the smallest restart that can help is tried first: the processes, then the pod, then "
-        "all pods. Default: no rules.",
+        description="What happens after certain failures. A rule matches a failure if all of its conditions hold, and "
+        "the first rule that matches decides. If no rule matches, the smallest restart that can help is tried "
+        "first: the processes, then the pod, then all pods. Default: no rules.",
     )
     budget: BudgetSpec = Field(
         default_factory=BudgetSpec, description="How many restarts the job may have before it fails."

@@ -29,14 +29,16 @@ class WorkersSpec(Strict):
         description="The fewest pods with which the job starts or continues. If pods are missing, the job waits for "
         "recovery.elastic.waitSeconds and then starts or continues with the largest number of pods that are there "
         "and that the parallelism and the batch allow, but never with fewer than min. It must not be greater than "
-        "workers.replicas. Default: the job does not start or continue with fewer pods by itself.",
+        "workers.replicas. Default: the job does not start or continue with fewer pods than workers.replicas by "
+        "itself.",
     )
     max: int | None = Field(
         None,
         ge=1,
         le=100_000,
-        description="Only an upper bound: the largest value to which workers.replicas can be changed while the job "
-        "exists. The job does not grow to it by itself. It must not be less than workers.replicas. Default: no limit.",
+        description="The largest value to which workers.replicas can be changed while the job exists. It is only a "
+        "bound for such changes: a job that trains with fewer pods grows by itself to workers.replicas, and not "
+        "beyond. It must not be less than workers.replicas. Default: no limit.",
     )
     spares: int = Field(
         0,
@@ -51,7 +53,9 @@ class WorkersSpec(Strict):
         ge=1,
         le=256,
         description="Number of ranks in each pod. A rank is one process of the training, so there is usually one rank "
-        "for each accelerator of the pod. It can be changed only while the job is suspended. Default: 1.",
+        "for each accelerator of the pod. This field requests no accelerators: the resources of the container do. Each "
+        "rank sees all accelerators of its pod and uses the one whose number is its LOCAL_RANK. The field can be "
+        "changed only while the job is suspended. Default: 1.",
     )
     pinning: bool = Field(
         False,
@@ -77,9 +81,10 @@ class WorkersSpec(Strict):
     template: dict[str, Any] = Field(
         default_factory=dict,
         description="The pod template (metadata and spec) from which all pods of the job are created. The first "
-        "container runs the ranks. The operator adds only fields that are not set. restartPolicy must be Never, and "
-        "hostname and subdomain must not be set. Default: one container with the trainer's image, for framework "
-        "Trainmaster; every other framework needs a container with a command.",
+        "container runs the ranks. The operator adds only fields that are not set: with framework Trainmaster, the "
+        "first container needs only a name, because it gets the trainer's image and command. Every other framework "
+        "needs a container with a command. restartPolicy must be Never, and hostname and subdomain must not be set. "
+        "Default, for framework Trainmaster: one container.",
     )
 
     @model_validator(mode="after")

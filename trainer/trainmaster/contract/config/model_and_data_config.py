@@ -32,11 +32,12 @@ class DataConfig(Strict):
 
     source: Name = Field(
         "text",
-        description="The kind of data: the name of a built-in source, for example text for a folder of text files "
-        "that are read as bytes. Default: text.",
+        description="The kind of data: text (the text files of a folder, read as bytes), tokens (files of token "
+        "numbers), or images or arrays (samples with labels). Default: text.",
     )
     path: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
-        description="The path of the data, as the ranks see it. @stdlib is the folder of Python's standard library."
+        description="The path of the data, as the ranks see it. @stdlib is the folder of Python's standard library; "
+        "write it in quotes, because YAML refuses a value that begins with @."
     )
     options: dict[str, Any] = Field(
         default_factory=dict,

@@ -139,8 +139,8 @@ class ParallelismConfig(Grown):
         None,
         ge=1,
         le=RANKS,
-        description="Number of shards of parameters, gradients and optimizer state (FSDP). Default: if dpReplicate is "
-        "set, the number of ranks divided by the product of the other degrees, and otherwise 1.",
+        description="Number of shards of parameters, gradients and optimizer state (FSDP). Default: 1, or, if "
+        "dpReplicate is set, the number of ranks divided by the product of the other degrees.",
     )
     island: int | None = Field(
         None,
