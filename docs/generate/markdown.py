@@ -13,7 +13,7 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 _INLINE = re.compile(r"(!?)\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(\s*<?([^)\s>]+)>?(?:\s+[\"'(][^)]*)?\)")
 _DEFINITION = re.compile(r"^ {0,3}\[[^\]]+\]:\s*<?(\S+?)>?(?:\s|$)", re.MULTILINE)
-_TAG = re.compile(r"<(a|img)\s[^>]*?(?:href|src)=[\"']([^\"']+)[\"']", re.IGNORECASE)
+_TAG = re.compile(r"<(a|img|source)\s[^>]*?(?:href|src|srcset)=[\"']([^\"']+)[\"']", re.IGNORECASE)
 _ID = re.compile(r"<\w+\s[^>]*?(?:id|name)=[\"']([^\"']+)[\"']", re.IGNORECASE)
 _HEADING = re.compile(r"^(#{1,6}) +(.+?)(?: +#+)? *$", re.MULTILINE)
 _LINKED = re.compile(r"!?\[([^\[\]]*)\]\([^)]*\)")
@@ -57,7 +57,7 @@ def links(text: str) -> Iterator[Link]:
     for found in _DEFINITION.finditer(prose):
         yield Link(found[1], line(found))
     for found in _TAG.finditer(prose):
-        yield Link(found[2], line(found), picture=found[1].lower() == "img")
+        yield Link(found[2], line(found), picture=found[1].lower() != "a")
     for found in _INLINE.finditer(prose):
         # A picture that is a link: the pattern above sees the outer target only.
         for inner in re.finditer(r"!\[[^\]]*\]\(([^)\s]+)\)", found[0][1:]):

@@ -16,7 +16,7 @@ See [a page](a.md#part) and ![a picture](b.png), or [x]. A link in `[code](c.md)
 # [in a block](e.md)
 ```
 
-<img src="f.png"> <a href='g.md'>g</a>
+<source media="(max-width: 1px)" srcset="i.png"><img src="f.png"> <a href='g.md'>g</a>
 
 ## A part: `of x`, and *more*
 
@@ -29,6 +29,7 @@ def test_links_and_pictures_are_found_with_their_lines_and_those_in_code_are_not
         Link("a.md#part", 3),
         Link("b.png", 3, picture=True),
         Link("f.png", 10, picture=True),
+        Link("i.png", 10, picture=True),
         Link("g.md", 10),
         Link("h.md", 14),
     }

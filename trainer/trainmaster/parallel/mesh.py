@@ -1,20 +1,20 @@
-"""The mesh of all ranks: which rank has which part of the model and of the batch.
+"""The mesh of all ranks. It says which part of the model and which part of the batch each rank has.
 
 Axes, outermost first (the innermost axis gets neighbouring ranks, which communicate most):
 
-    island        worlds that train alone and exchange parameters at intervals (see `reduce.diloco_islands`)
+    island        groups of ranks that train alone and average their parameters at intervals (`reduce.diloco_islands`)
     pp            stages of a pipeline
     dpReplicate   replicas of the (sharded) model
     dpShard       shards of parameters, gradients and optimizer state
     cp            parts of each sequence
     tp            parts of each matrix
 
-Ranks that differ only in cp, tp or pp work on the same samples. A process group is made only for an axis with a degree
-above 1, because each group costs a rendezvous.
+Ranks whose coordinates differ only on the axes cp, tp or pp work on the same samples. A process group is created only
+for an axis whose degree is above 1, because creating a group needs a rendezvous of its ranks.
 
-    ep            groups of experts: not another axis, but neighbours among dpShard x cp
-
-For the parameters of experts there is a second mesh, (island, pp, dpReplicate, shard of experts, ep, tp).
+Expert parallelism (ep) is not another axis of this mesh. Each group of `ep` neighbouring ranks among the dpShard x cp
+ranks holds all experts of a layer, divided among these ranks. The parameters of experts have a second mesh, with the
+axes (island, pp, dpReplicate, shard, ep, tp).
 """
 
 from __future__ import annotations
@@ -29,20 +29,24 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from trainmaster.contract.config import AXES
 
 SHARD = "shard"
-"""The axis that parameters are sharded over: dpShard x cp. Ranks that hold parts of one sequence compute gradients of
-the same parameters from different tokens, just as ranks with different samples do."""
+"""The axis over which parameters are sharded. Its size is dpShard x cp: ranks that hold parts of one sequence compute
+gradients of the same parameters from different tokens, as ranks with different samples do."""
 
 
 class Mesh:
-    """The mesh of all ranks. It needs the default process group, whose size is the product of all degrees."""
+    """The mesh of all ranks. The default process group must exist, and its size must be the product of all degrees."""
 
     def __init__(self, degrees: Mapping[str, int], device_type: str, *, replicas_apart: bool = False) -> None:
-        """With `replicas_apart`, `data` does not contain the replicas, whose gradients `reduce` sums instead."""
-        assert set(degrees) <= {*AXES, "ep"}, f"{sorted(set(degrees) - set(AXES))} are no axes of the mesh"
+        """Create the meshes and their process groups. All ranks must call this together.
+
+        `degrees` has the degree of each axis (default: 1) and of "ep". With `replicas_apart`, the meshes that `data`
+        and `experts_data` return don't have the axis dpReplicate: the module `reduce` sums gradients over replicas.
+        """
+        assert set(degrees) <= {*AXES, "ep"}, f"the mesh has no axes {sorted(set(degrees) - {*AXES, 'ep'})}"
         self.experts_over = degrees.get("ep", 1)
         self.degrees: dict[str, int] = {axis: degrees.get(axis, 1) for axis in AXES}
         rank, size = dist.get_rank(), dist.get_world_size()
-        assert math.prod(self.degrees.values()) == size, f"{self.degrees} is no mesh of {size} ranks"
+        assert math.prod(self.degrees.values()) == size, f"the degrees {self.degrees} do not multiply to {size} ranks"
         self.coordinates: dict[str, int] = {}
         rest = rank
         for axis in reversed(AXES):
@@ -54,27 +58,30 @@ class Mesh:
         self._context = self._context_group()
 
     def data(self) -> DeviceMesh:
-        """Return the mesh over which gradients are summed: (dpReplicate, shard), or the one of them that exists."""
+        """Return the mesh over which gradients are summed.
+
+        Its axes are those of (dpReplicate, shard) that exist; with `replicas_apart` it has the axis shard alone.
+        """
         return _sub(self._mesh, *self._summed)
 
     def experts_data(self) -> DeviceMesh:
-        """Return the mesh over which gradients of experts are summed."""
+        """Return the mesh over which the gradients of experts are summed. It has the same axes as `data`."""
         assert self._experts is not None
         return _sub(self._experts, *self._summed)
 
     def experts(self) -> DeviceMesh:
-        """Return the mesh over which experts are divided: (ep, tp), or ep alone."""
+        """Return the mesh over which experts are divided: (ep, tp), or ep alone if the degree of tp is 1."""
         assert self._experts is not None
         return _sub(self._experts, "ep", "tp")
 
     def with_replicas(self, part: DeviceMesh) -> DeviceMesh:
-        """Return a mesh with axis dpReplicate before the axes of `part`, on which parameters lie."""
+        """Return `part`, a mesh over which parameters are sharded, with the axis dpReplicate before its axes."""
         whole = self._experts if "ep" in _names(part) else self._mesh
         assert whole is not None
         return _sub(whole, "dpReplicate", *_names(part))
 
     def __getitem__(self, axis: str) -> DeviceMesh:
-        """Return the one-dimensional mesh of an axis with a degree above 1: island, pp, dpReplicate, shard or tp."""
+        """Return the one-dimensional mesh of island, pp, dpReplicate, shard or tp, whose degree must be above 1."""
         return _sub(self._mesh, axis)
 
     @property
@@ -100,17 +107,17 @@ class Mesh:
 
     @property
     def data_ranks(self) -> int:
-        """Return the number of parts that a batch is divided into."""
+        """Return the number of parts into which a batch is divided."""
         return self.degrees["island"] * self.island_data_ranks
 
     @property
     def island_data_ranks(self) -> int:
-        """Return the number of parts that an island's part of a batch is divided into."""
+        """Return the number of parts into which an island's share of a batch is divided."""
         return self.degrees["dpReplicate"] * self.degrees["dpShard"]
 
     @property
     def data_rank(self) -> int:
-        """Return which part of the batch this rank has, counted from 0."""
+        """Return the index of this rank's part of the batch, counted from 0."""
         own = self.coordinates["dpReplicate"] * self.degrees["dpShard"] + self.coordinates["dpShard"]
         return self.coordinates["island"] * self.island_data_ranks + own
 
@@ -138,7 +145,8 @@ class Mesh:
             "ep": experts,
             "tp": self.degrees["tp"],
         }
-        # There is always an axis to reduce gradients over, even of one rank: it also casts to the run's precision.
+        # One axis to reduce gradients over is kept even if it has only one rank, because the reduction also casts to
+        # the run's precision.
         always = SHARD if shards > 1 or experts > 1 or self._apart else "dpReplicate"
         kept = [axis for axis, n in sizes.items() if n > 1 or axis == always]
         return init_device_mesh(self._device_type, tuple(sizes[axis] for axis in kept), mesh_dim_names=tuple(kept))
@@ -159,6 +167,6 @@ def _names(mesh: DeviceMesh) -> tuple[str, ...]:
 
 
 def _sub(mesh: DeviceMesh, *axes: str) -> DeviceMesh:
-    """Return the part of a mesh with those of `axes` that it has."""
+    """Return the submesh with those of `axes` that the mesh has."""
     kept = tuple(axis for axis in axes if axis in _names(mesh))
     return mesh if _names(mesh) == kept else mesh[kept]
