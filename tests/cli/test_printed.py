@@ -254,6 +254,20 @@ def test_a_traceback_that_the_log_has_is_shown_once(out: Path, capsys: pytest.Ca
     assert capsys.readouterr().out.count("ValueError: 42") == 1
 
 
+@pytest.mark.parametrize(
+    ("before", "block", "times"),
+    [(["begins"], ["Traceback", "  at a", "ValueError"], 2), ([], ["a", "b", "b"], 3), (["x"], ["the same"], 5)],
+)
+def test_lines_that_a_rank_has_printed_in_each_round_are_shown_once(
+    out: Path, before: list[str], block: list[str], times: int
+) -> None:
+    say(out / "logs", "2-0", *(f"[rank 2] {line}" for line in [*before, *block * times]), "[agent] rank 2 ended")
+    words = last_words(out, status(JobPhase.FAILED, lastFailure=CRASH))
+    assert words is not None
+    shown = ("line 29", *before, *block)
+    assert words.lines[-len(shown) :] == shown
+
+
 def test_a_run_that_succeeded_ends_with_the_folder_of_its_logs(
     out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

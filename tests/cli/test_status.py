@@ -35,9 +35,11 @@ def shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shown:
     return show
 
 
-def states(lines: list[str]) -> list[str]:
-    """The words for how it stands: in the first line, and before the facts."""
-    return [lines[0].split()[1], next(line for line in lines if re.match(r"\w+   step \d", line)).split()[0]]
+def state(lines: list[str]) -> str:
+    """The word for how it stands, which is told once."""
+    word = lines[0].split()[1]
+    assert not any(line.startswith(word) for line in lines)
+    return word
 
 
 def test_a_run_that_goes_on_is_running(tmp_path: Path, shown: Shown) -> None:
@@ -45,7 +47,7 @@ def test_a_run_that_goes_on_is_running(tmp_path: Path, shown: Shown) -> None:
     folder = output.OutputFolder.claim(tmp_path / "out")
     lines = shown(status())
     folder.release()
-    assert states(lines) == ["Running", "Running"]
+    assert state(lines) == "Running"
     assert lines[-1] == f"Its command is running; `trainmaster logs {tmp_path}/out --follow` shows what rank 0 prints."
 
 
@@ -65,7 +67,7 @@ def test_the_ranks_of_a_run_that_goes_on_are_named_with_their_pids(tmp_path: Pat
 
 def test_a_run_whose_command_has_died_is_interrupted_and_can_be_gone_on_with(shown: Shown) -> None:
     lines = shown(status())
-    assert states(lines) == ["Interrupted", "Interrupted"]
+    assert state(lines) == "Interrupted"
     assert lines[-1] == (
         "The command of the run ended while the job was running. To continue it from its newest checkpoint, or from "
         "the first step if there is none, give the same trainmaster run command again."
@@ -74,7 +76,7 @@ def test_a_run_whose_command_has_died_is_interrupted_and_can_be_gone_on_with(sho
 
 def test_a_run_that_was_stopped_is_suspended(shown: Shown) -> None:
     lines = shown(status(JobPhase.SUSPENDED))
-    assert states(lines) == ["Suspended", "Suspended"]
+    assert state(lines) == "Suspended"
     assert lines[-1] == (
         "The run was stopped. Nothing was saved yet. To start it again from the first step, give the same trainmaster "
         "run command again."
@@ -96,12 +98,12 @@ def test_a_run_that_is_asked_to_stop_says_what_it_waits_for(tmp_path: Path, caps
 
 
 def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:
-    assert states(shown(SUCCEEDED)) == ["Succeeded", "Succeeded"]
+    assert state(shown(SUCCEEDED)) == "Succeeded"
     failed = status(JobPhase.FAILED, lastFailure=CRASH)
     (tmp_path / "out" / "logs").mkdir()
     (tmp_path / "out" / "logs" / f"{CRASH.pod}.log").write_text("[rank 2] last words\n")
     lines = shown(failed)
-    assert states(lines) == ["Failed", "Failed"]
+    assert state(lines) == "Failed"
     assert lines[1] == "Last failure: rank 2: Crash after step 59: killed by SIGKILL"
     assert "  last words" in lines
     assert lines[-1] == f"Log of rank 2: {tmp_path}/out/logs/{CRASH.pod}.log"
@@ -178,7 +180,16 @@ def test_a_script_without_a_known_step_is_not_said_to_stand_at_step_0(
     assert main(["status", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "tiny: Succeeded  no step is known"
-    assert "Succeeded   no step is known   0 restarts" in lines
+    assert lines[1:3] == ["", "0 restarts"]
+
+
+def test_a_run_that_is_pending_is_said_once_to_be_so(tmp_path: Path, shown: Shown) -> None:
+    output_folder(tmp_path / "out", JobState())
+    folder = output.OutputFolder.claim(tmp_path / "out")
+    lines = shown(JobState())
+    folder.release()
+    assert lines[:3] == ["tiny: Pending  no step yet", "", "0 restarts"]
+    assert shown(JobState())[:3] == ["tiny: Interrupted  no step yet", "", "0 restarts"]
 
 
 def test_a_report_that_is_not_there_is_not_named_but_the_command_that_makes_it(tmp_path: Path, shown: Shown) -> None:

@@ -42,4 +42,20 @@ def last_words(out: Path, status: JobState) -> LastWords | None:
         lines = file.read().removesuffix(b"\n").split(b"\n")
     if failure.rank is not None:
         lines = [said for line in lines if (said := said_by(failure.rank, line)) is not None]
-    return LastWords(log, failure.rank, tuple(map(shown, lines[-LAST_LINES:])))
+    return LastWords(log, failure.rank, tuple(map(shown, _without_repetition(lines)[-LAST_LINES:])))
+
+
+def _without_repetition(lines: list[bytes]) -> list[bytes]:
+    """Return the lines with their end only once. A rank that fails in the same way in each round ends its log with the
+    same traceback several times."""
+    repeated = {length: _repeated_lines(lines, length) for length in range(1, LAST_LINES + 1)}
+    length = max(repeated, key=repeated.__getitem__)  # of several, the shortest
+    return lines[: len(lines) - repeated[length]]
+
+
+def _repeated_lines(lines: list[bytes], length: int) -> int:
+    """Return the number of lines at the end that only repeat the `length` lines before them."""
+    same = 0
+    while same + length < len(lines) and lines[-1 - same] == lines[-1 - same - length]:
+        same += 1
+    return same - same % length

@@ -26,7 +26,7 @@ from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
 
 STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "bold red"}
-_PHASES = {
+PHASE_STYLES = {
     JobPhase.RUNNING: "bold green",
     JobPhase.SUCCEEDED: "bold green",
     JobPhase.FAILED: "bold red",
@@ -93,7 +93,7 @@ def picture(scene: Scene, elapsed_s: float) -> RenderableType:
     """Return the picture of a scene."""
     status = scene.status
     head = Text.assemble(
-        (status.phase.value, _PHASES.get(status.phase, "bold cyan")),
+        (status.phase.value, PHASE_STYLES.get(status.phase, "bold cyan")),
         f"   round {status.round}" if status.round else "",
         f"   {counted(status.restarts.total, 'restart')}" if status.restarts.total else "",
         (f"   {seconds(elapsed_s)}", "dim"),
@@ -161,26 +161,22 @@ def _wrapped(words: Sequence[Text], width: int) -> Iterator[Text]:
     yield Text("  ").join(line)
 
 
-def summary(scene: Scene, console: Console, report: str = "", state: str = "") -> None:
-    """Print the end of a run: the recoveries with their phases, the final loss, and where the report is if there is
-    one. `state`: the state of the job in one word; by default its phase, or Interrupted for a run that was ended
-    before its job."""
+def summary(scene: Scene, console: Console, report: str = "", *, state_is_told: bool = False) -> None:
+    """Print the end of a run: the recoveries with their phases, the state, the goodput, and where the report is if
+    there is one. `state_is_told`: the state, the step and the loss have been printed before."""
     status = scene.status
     recovered(status, console)
-    facts = [reached(status)]
-    if status.progress.loss:
-        facts.append(f"loss {loss(status.progress.loss)}")
+    facts = [] if state_is_told else [_end_state(status), Text(reached(status))]
+    if status.progress.loss and not state_is_told:
+        facts.append(Text(f"loss {loss(status.progress.loss)}"))
     still = scene.standstill
     if still is not None and still.goodput:
-        facts.append(f"goodput {still.goodput}")
+        facts.append(Text(f"goodput {still.goodput}"))
     elif still is None and status.goodput:
-        facts.append(goodput_words.describe(status))
-    facts.append(counted(status.restarts.total, "restart"))
+        facts.append(Text(goodput_words.describe(status)))
+    facts.append(Text(counted(status.restarts.total, "restart")))
     console.print()
-    # A run that was ended at once leaves the job in whatever phase it was.
-    ended = status.phase.finished or status.phase is JobPhase.SUSPENDED
-    word = state or (status.phase.value if ended else INTERRUPTED)
-    console.print(Text.assemble((word, _PHASES.get(status.phase, "bold")), f"   {'   '.join(facts)}"))
+    console.print(Text("   ").join(facts))
     if status.phase is JobPhase.FAILED and status.lastFailure is not None:
         _tell_last_words(scene, status.lastFailure, console)
     if scene.memory:
@@ -190,6 +186,13 @@ def summary(scene: Scene, console: Console, report: str = "", state: str = "") -
     if scene.words is not None:
         whose = f"Log of rank {scene.words.rank}" if scene.words.rank is not None else "Logs"
         console.print(Text.assemble(f"{whose}: ", (str(scene.words.log), "cyan")), soft_wrap=True)
+
+
+def _end_state(status: JobState) -> Text:
+    """Return the state of a run that has ended, in one word. A run that was ended at once leaves the job in whatever
+    phase it was."""
+    ended = status.phase.finished or status.phase is JobPhase.SUSPENDED
+    return Text(status.phase.value if ended else INTERRUPTED, PHASE_STYLES.get(status.phase, "bold"))
 
 
 def _tell_last_words(scene: Scene, failure: Failure, console: Console) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from rich.console import Console
+from rich.text import Text
 
 from trainmaster_operator.api.api_group import GROUP
 from trainmaster_operator.api.recovery_spec import BudgetSpec
@@ -44,13 +45,15 @@ def of_run(out: Path) -> int:
     console = Console(file=sys.stdout, highlight=False)
     age = standstill.last_step(job, time.time()) if goes_on and scene.standstill is None else ""
     progress = "  ".join(filter(None, [_progress(scene, goes_on), age]))
-    console.print(f"{scene.name}: {state}  {progress}", soft_wrap=True)
+    colour = live_display.PHASE_STYLES.get(job.phase, "bold")
+    console.print(Text.assemble(f"{scene.name}: ", (state, colour), f"  {progress}"), soft_wrap=True)
     if goes_on and (pids := rank_pids.describe(out / output_folder.PIDS)):
         console.print(pids, soft_wrap=True)
     _show_suspicion(scene, console)
     _show_last_failure(job, resource, console)
     page = out / output_folder.REPORT
-    live_display.summary(scene, console, str(page) if page.exists() else f"`trainmaster report {out}` writes it", state)
+    report = str(page) if page.exists() else f"`trainmaster report {out}` writes it"
+    live_display.summary(scene, console, report, state_is_told=True)
     if sentence:
         console.print(sentence, soft_wrap=True, markup=False)
     return 0
@@ -60,9 +63,8 @@ def _progress(scene: Scene, goes_on: bool) -> str:
     """Return the progress on one line. If the run does not continue, its remaining time is left out, and also its
     speed, unless it has ended."""
     progress = scene.status.progress
-    if scene.status.phase is JobPhase.PENDING and not progress.highestStep:
-        return "no step yet"
-    if not (scene.total or progress.highestStep) or not script_step_count.is_known(scene.status):
+    begun = progress.highestStep or (scene.total and scene.status.phase is not JobPhase.PENDING)
+    if not begun or not script_step_count.is_known(scene.status):
         return reached(scene.status)
     if not goes_on:
         speed: dict[str, Any] = {} if scene.status.phase.finished else {"tokensPerSecond": 0.0, "stepsPerSecond": 0.0}

@@ -230,6 +230,8 @@ def reached(status: JobState) -> str:
     if not script_step_count.is_known(status):
         steps = counted(status.progress.step, "step")
         return f"{steps} since the last restart; the step where that restart began is not known"
+    if status.phase is JobPhase.PENDING and not status.progress.highestStep:
+        return "no step yet"
     known = has_steps(status) or status.progress.totalSteps
     return f"step {status.progress.step}" if known else "no step is known"
 
