@@ -29,7 +29,7 @@ def block() -> Iterator[str]:
         return
     devices = dict.fromkeys(f"{row['device']['name']}, torch {row['machine']['torch']}" for row in rows.values())
     yield from wrapped(
-        f"Measured on: {'; '.join(devices)}. A row that was measured twice counts with its last result. The rows with "
+        f"Measured on: {'; '.join(devices)}. If a row was measured twice, the last result counts. The rows with "
         f"all samples are in `benchmarks/results/cuda.jsonl`."
     )
     yield ""
@@ -78,14 +78,16 @@ def _killed(rows: list[Row]) -> Iterator[str]:
         if "samples" in row:
             phases = [*row["samples"][0]]
             medians = [statistics.median(sample[phase] for sample in row["samples"]) for phase in phases]
-            yield f"The same by hand, with 4 GiB of the device held: medians in seconds of {len(row['samples'])} kills."
+            yield "The same without `trainmaster run`, with 4 GiB of the device allocated: medians of"
+            yield f"{len(row['samples'])} kills, in seconds."
             yield ""
             yield from table([name.replace("_", " ") for name in phases], [[f"{value:.3f}" for value in medians]])
 
 
 def _speed(rows: list[Row]) -> Iterator[str]:
     if rows:
-        yield "Tokens a second, and their ratio to the loop by hand: median, and the range over turns."
+        yield "Tokens per second, and their ratio to those of the loop written by hand: the median, and the range over"
+        yield "turns."
         yield ""
         yield from table(["model", "tokens/s", "by hand", "ratio", "MFU", "by hand"], [_speeds(row) for row in rows])
 

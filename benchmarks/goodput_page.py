@@ -62,11 +62,14 @@ def in_short(rows: list[Row]) -> Iterator[str]:
     yield from table(["", *systems], lines)
     yield ""
     yield from wrapped(
-        f"Goodput: the mean over {len({row['seed'] for row in struck})} seeds, with the range. Wall time: over "
-        "Trainmaster's with the same faults, the geometric mean over the seeds, with its 95 % interval by Student's t; "
-        "where the interval holds 1, no difference is shown. Standstill: the median "
-        f"of what one fault costs. A step takes {step_s * 1e3:.0f} ms here, so faults come every few seconds; at the "
-        "rate of a real cluster every goodput is closer to 1, and the standstill of a fault is what stays the same."
+        f"Goodput is the mean over {len({row['seed'] for row in struck})} seeds, with the range. Wall time is the "
+        "duration of a run divided by that of Trainmaster's run with the same faults: the geometric mean over the "
+        "seeds, "
+        "with its 95 % interval by Student's t. If the interval contains 1, the measurement shows no difference. "
+        "Standstill is the median of the time for which one fault stops the training. "
+        f"A step takes {step_s * 1e3:.0f} ms here, so faults come every few seconds. At the rate of a real cluster "
+        "every "
+        "goodput is closer to 1, and only the standstill of a fault stays the same."
     )
 
 
@@ -88,18 +91,19 @@ def of_rows(rows: list[Row]) -> Iterator[str]:
     seeds = len({row["seed"] for row in struck})
     yield from wrapped(
         f"{last['steps']} steps of `{last['script']}` over {last['ranks']} ranks in one pod; seeds of each rate: "
-        f"{seeds}. {machines(rows)} Before a run the machine was busy with other things on {_busy(rows)} of its cores."
+        f"{seeds}. {machines(rows)} Before a run, other programs kept {_busy(rows)} of its cores busy."
     )
     yield ""
-    yield "Means over the seeds, with the range in brackets. A seed whose faults all lie behind the last step has none."
+    yield "The figures are means over the seeds, with the range in brackets. If all faults of a seed come after the"
+    yield "last step, its run has no fault."
     yield ""
     yield from table(
         ["steps between faults", "faults", "system", "saves every", "wall time, s", "goodput", "steps repeated"],
         [_cell(rate, name, [r for r in struck if r["mean_steps"] == rate]) for rate in rates for name in systems],
     )
     yield ""
-    yield "Wall time over Trainmaster's in the run with the same faults; the geometric mean over the seeds, in brackets"
-    yield "its 95 % interval by Student's t."
+    yield "The wall time divided by that of Trainmaster's run with the same faults: the geometric mean over the seeds,"
+    yield "with its 95 % interval by Student's t in brackets."
     yield ""
     others = [name for name in systems if name != TRAINMASTER]
     yield from table(
@@ -107,8 +111,8 @@ def of_rows(rows: list[Row]) -> Iterator[str]:
         [[f"{rate:g}", *(_ratio(struck, rate, name) for name in others)] for rate in rates],
     )
     yield ""
-    yield "Seconds of standstill for one fault, over all runs: the median, the worst in brackets, and how many there"
-    yield "were."
+    yield "Seconds of standstill for one fault, over all runs: the median, the longest in brackets, and the number of"
+    yield "faults."
     yield ""
     kinds = [*SHARES, OTHER]
     yield from table(

@@ -24,16 +24,17 @@ from benchmarks.turns import lower_bound
 
 HEAD = """# Measured
 
-Tables of `benchmarks/results/`, which has the samples; made by `python -m benchmarks.pages docs/measured.md`.
+`python -m benchmarks.pages docs/measured.md` makes these tables from the samples in `benchmarks/results/`.
 """
 
 ABOUT_MEMORY = """## Memory of a rank
 
-Four ranks, a GPT of 6.4 million parameters, 16 sequences of 256 tokens in a step (`python -m benchmarks.memory`). MiB
-of the fullest rank, counted by torch's tracker of storages: what is there when gradients are complete, what forward
-passes keep for backward passes, and the worst moment of a step, when parameters and gradients of a block may be whole.
-With offload the first three columns are on the host, and not in the last one, but for gradients on their way there.
-`trainmaster plan` estimates the same for any model.
+Four ranks train a GPT of 6.4 million parameters, with 16 sequences of 256 tokens in a step (`python -m
+benchmarks.memory`). The table has the memory of the rank that needs most, in MiB, as torch's tracker of storages counts
+it. The first four columns are what exists when the gradients are complete. *Activations* are what forward passes keep
+for backward passes. *Peak* is the largest sum at any moment of a step, when parameters and gradients of a block may be
+whole. With offload, what is in the first three columns is on the host and not part of the peak, except for gradients on
+their way to the host. `trainmaster plan` estimates the same for any model.
 """
 
 
@@ -43,7 +44,7 @@ def link() -> Iterator[str]:
     yield "## Compressed gradients and islands on a slow link"
     yield ""
     yield "Two replicas of a GPT of 3.3 million parameters, 256 tokens each in a step, in two network namespaces whose"
-    yield f"link `tc` slows down (`python -m benchmarks.link`). Medians; of islands means. {machine(facts)}"
+    yield f"link `tc` slows down (`python -m benchmarks.link`). Medians; for islands, means. {machine(facts)}"
     yield ""
     by = {(case.case, case.system): case for case in cases}
     rates = [case.case.removeprefix("a step, ") for case in cases if case.case.startswith("a step, ")]
@@ -66,14 +67,14 @@ def lossy() -> Iterator[str]:
     yield "## What techniques that aren't exact do to the loss"
     yield ""
     yield f"The demo's model, text and {facts['steps']} steps over two replicas, {len(exact.samples)} seeds"
-    yield "(`python -m benchmarks.lossy`). The mean loss of the last ten steps, in nats per byte: its median over the"
-    yield "seeds, and the worst ratio to the exact run of the same seed."
+    yield "(`python -m benchmarks.lossy`). The loss is the mean of the last ten steps, in nats per byte; the table has"
+    yield "its median over the seeds, and the worst ratio to the exact run of the same seed."
     yield ""
     rows = [[exact.system, f"{exact.median:.4f}", ""]]
     for case in others:
         worst = max(case.over(exact))
         rows.append([case.system, f"{case.median:.4f}", f"{worst:.4f}"])
-    yield from table(["technique", "loss", "of the exact run's, at most"], rows)
+    yield from table(["technique", "loss", "worst ratio to the exact run"], rows)
 
 
 def memory() -> Iterator[str]:
@@ -85,7 +86,7 @@ def memory() -> Iterator[str]:
     systems = dict.fromkeys(case.system for case in cases)
     first = by["peak", next(iter(systems))]
     rows = [[name, *(f"{by[kind, name]:.1f}" for kind in kinds), f"{by['peak', name] / first:.0%}"] for name in systems]
-    yield from table(["technique", *kinds, "of the first"], rows)
+    yield from table(["technique", *kinds, "of the first row's peak"], rows)
 
 
 def waits() -> Iterator[str]:
@@ -119,8 +120,9 @@ def trainer() -> Iterator[str]:
     yield "## Training, compared with other systems"
     yield ""
     yield "The same GPT, weights, samples, batch, AdamW and clipping over two ranks on CPU (`make bench-trainer`;"
-    yield "[what is compared, and how](trainer-speed.md)). Our tokens/s over those of each other system: the mean of"
-    yield f"{facts['starts']} starts, and the lower end of its one-sided 95 % interval. {machine(facts)}"
+    yield "[what is compared, and how](trainer-speed.md)). The last columns have our tokens/s divided by those of each"
+    yield f"other system: the mean of {facts['starts']} starts, and in brackets the lower end of its one-sided 95 %"
+    yield f"interval. {machine(facts)}"
     versions = ", ".join(f"{name} {facts[name]}" for name in ("accelerate", "deepspeed") if name in facts)
     if versions:
         yield f"Versions: {versions}."
@@ -144,10 +146,11 @@ def interruptions() -> Iterator[str]:
     """How long training stands still, whatever interrupts it."""
     yield "## What interrupts training, and for how long"
     yield ""
-    yield "Our own loop with small steps on two cores, so that all ranks and the operator share them. Training stands"
-    yield "still from the last step before to the first one after. Until it trains again: from the moment at which a"
-    yield "pod is deleted, a node is lost, or a size is asked for; ranks that are told to stop train on until they have"
-    yield "agreed on a step. Medians, the worst in brackets."
+    yield "These runs train our own loop with small steps on two cores, which all ranks and the operator share."
+    yield "*Training stands still* is the time from the last step before the interruption to the first step after it."
+    yield "*Until it trains again* begins when a pod is deleted, a node is lost, or a new size is requested: ranks that"
+    yield "are told to stop continue to train until they have agreed on a step. The times are medians, with the longest"
+    yield "time in brackets."
     yield ""
     places = {"cluster-spares": "a cluster", "resize": "one machine", "outages": "one machine"}
     machines = []
@@ -167,7 +170,7 @@ def interruptions() -> Iterator[str]:
     yield from table(["on", "", "training stands still", "until it trains again", "times"], rows)
     yield ""
     yield "(`make bench-cluster`, `python -m benchmarks.resize`, `python -m benchmarks.outages`.) Without a spare a new"
-    yield "pod has to start, and to import torch. Where a rank is killed, the time has the step in it that this cuts"
+    yield "pod has to start, and to import torch. If a rank is killed, the time includes the step that was cut"
     yield f"short, {statistics.median(cut):.3f} s. {' '.join(dict.fromkeys(machines))}"
 
 
@@ -178,8 +181,9 @@ def beside_jobset() -> Iterator[str]:
     yield ""
     yield "The same script, image and cluster, whose nodes share one machine: from the death of a rank's process to the"
     yield "first step that all ranks have completed after it (`python -m benchmarks.jobset`)."
-    yield "Trainmaster starts processes again in their pods, JobSet starts all pods again. Medians, with the range in"
-    yield f"brackets and the number of recoveries. JobSet {facts['image'].rpartition(':v')[2]}. {machine(facts)}"
+    yield "Trainmaster starts processes again in their pods, JobSet starts all pods again. The times are medians, with"
+    yield f"the range in brackets and the number of recoveries. JobSet {facts['image'].rpartition(':v')[2]}."
+    yield f"{machine(facts)}"
     yield ""
     ours, other = cases
     ratio = f"{other.median / ours.median:.0f}"
@@ -194,12 +198,13 @@ def lost_node() -> Iterator[str]:
     facts, cases = load("cluster-lost-node")
     yield "## A lost node, without a spare"
     yield ""
-    yield "A script of two pods on a cluster whose three nodes share one machine: from the pulled plug to the next step"
-    yield "that both ranks have completed (`python -m benchmarks.cluster_lost_node`, and with `--lose-leader`). This"
-    yield "cluster says that a node is lost after 10 s of silence; by default Kubernetes waits for 50 s. The lost pod's"
-    yield "object is removed once its ranks are sure to be dead: 20 s after an operator last answered the agent. If the"
-    yield "operator that led is lost too, the next one cannot know when that was, and counts from its own beginning."
-    yield "The new pod starts meanwhile, and runs by then. Medians, with the range in brackets and the number of"
+    yield "A script trains in two pods, on a cluster whose three nodes share one machine. The table has the time from"
+    yield "the moment at which a node stops, as if its plug were pulled, to the next step that both ranks have"
+    yield "completed (`python -m benchmarks.cluster_lost_node`, and with `--lose-leader`). This cluster considers a"
+    yield "node lost after 10 s without a message from it; by default Kubernetes waits for 50 s. The object of the"
+    yield "lost pod is removed when its ranks are certainly dead: 20 s after an operator last answered the agent. If"
+    yield "the leading operator is lost too, the next leader cannot know when that was, and counts from its own start."
+    yield "The new pod starts during this time. The times are medians, with the range in brackets and the number of"
     yield "samples."
     yield machine(facts)
     yield ""
@@ -218,9 +223,10 @@ def tiers() -> Iterator[str]:
     facts, cases = load("tiers")
     yield "## Where a lost shard comes from"
     yield ""
-    yield "From a death to the first step that all ranks have completed after it, for a model sharded over pods, by the"
-    yield "size of the whole state (`make bench-tiers`). Medians, the worst in brackets, and what of it was loading;"
-    yield "the rest is the start of a process (of a pod: with its imports) and the first step, which grows with the"
+    yield "The time from a rank's death to the first step that all ranks have completed after it, for a model that is"
+    yield "sharded over pods, by the size of the whole state (`make bench-tiers`). The times are medians, with the"
+    yield "longest in brackets, and how much of the time was needed to load the state;"
+    yield "the rest is the start of a process (of a pod, with its imports) and the first step, which grows with the"
     yield "model too."
     yield machine(facts)
     yield ""
@@ -268,7 +274,8 @@ def torn_reads() -> Iterator[str]:
     yield "## The record between a rank and its agent"
     yield ""
     yield "One process writes records at full speed, another one reads them; then writers are killed at random moments"
-    yield f"(`python -m benchmarks.torn_reads`). Torn records; medians of the times. {machine(facts)}"
+    yield "(`python -m benchmarks.torn_reads`). The table has the number of records that were read while they were only"
+    yield f"half written (torn), and medians of the times. {machine(facts)}"
     yield ""
     by = {(case.case, case.system): case for case in cases}
     rows = []
@@ -292,8 +299,9 @@ def scrape() -> Iterator[str]:
     yield ""
     yield from wrapped(
         "Jobs of which one in ten runs (`python -m benchmarks.scrape`): series, size, and the CPU time to write the "
-        "text for the first time, and again when one job in ten has changed. In between, agents have their turn. "
-        f"Medians. {machine(facts)} Before the run, other work kept {facts['busy_cores_before']:.1f} of its cores busy."
+        "text for the first time, and again when one job in ten has changed. In between, agents report. The figures "
+        f"are medians. {machine(facts)} Before the run, other work kept {facts['busy_cores_before']:.1f} of its cores "
+        "busy."
     )
     yield ""
     by = {case.case: case for case in cases}

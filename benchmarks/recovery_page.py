@@ -27,14 +27,15 @@ def section() -> Iterator[str]:
     if not rows:
         yield NOTHING
         return
-    yield "The same unmodified script under `trainmaster run` and under torchrun at its best (its store not shared):"
+    yield "The same unmodified script under `trainmaster run`, and under torchrun with its store not shared:"
     yield "from the death of a rank's process to the first step that all have completed after it, all on the same"
     yield f"cores (`make bench-recovery`). {machines(rows)}"
     yield ""
     yield from compared(rows)
     yield ""
-    yield "What these times consist of, medians in seconds. *Restart*: noticing the death, ending the other ranks,"
-    yield "meeting again and starting processes; *imports* are counted wherever a script makes them."
+    yield "This is what these times consist of, as medians in seconds. *Restart* is the time in which the death is"
+    yield "noticed, the other ranks are ended, the system prepares the next start, and processes are started; *imports*"
+    yield "are those of the whole script, wherever it makes them."
     yield ""
     split = [
         [str(size), NAMES[script], name, *(f"{found[part]:.2f}" for part in PARTS)]
@@ -44,7 +45,7 @@ def section() -> Iterator[str]:
     ]
     yield from table(["ranks", "script", "system", *PARTS], split)
     yield ""
-    yield "Trainmaster's own clock of the same recoveries, DDP, medians in seconds:"
+    yield "The phases of the same recoveries as Trainmaster's status has them, for DDP, as medians in seconds:"
     yield ""
     sizes = [size for size, script in _kinds(rows) if script == "torch" and samples(rows, size, script, OURS)]
     yield from table(

@@ -15,7 +15,7 @@ _TRAINER = (
     *("--do_train", "--use_cpu", "--max_steps", "40", "--save_steps", "10", "--logging_steps", "1"),
     *("--output_dir", "out", "--report_to", "none", "--seed", "1", "--per_device_train_batch_size", "4"),
 )
-_FROM_THE_START = "It saves nothing before its end, so it starts over."
+_FROM_THE_START = "It saves nothing before its end, so a killed run starts again from the beginning."
 _LIGHTNING_ON_CPU = {"LT_CLI_USED": "1", "LT_ACCELERATOR": "cpu", "LT_STRATEGY": "ddp", "LT_DEVICES": "2"}
 """What `fabric run` sets."""
 

@@ -25,10 +25,12 @@ def section() -> Iterator[str]:
         yield "No run is committed yet; `python -m benchmarks.public_scripts` makes them."
         return
     yield from wrapped(
-        "Each script was run four times with the line `torchrun --standalone --nproc-per-node=N`: under torchrun at "
-        "its best (its store not shared) and as the command of a job under `trainmaster run`, each calm and with a "
-        "process that is killed in mid-run. *Same* means the same bits in the saved weights, or the same last lines "
-        "where a script saves nothing. *Back after* is the time from the SIGKILL to the next step of all ranks. "
+        "Each script was run four times with the line `torchrun --standalone --nproc-per-node=N`: under torchrun "
+        "with its store not shared, and as the command of a job under `trainmaster run`, each time once undisturbed "
+        "(calm) and once with a process that is killed in the middle of the run. *Same* means the same bits in the "
+        "saved "
+        "weights or, if a script saves nothing, the same last lines. *Back after* is the time from the SIGKILL to the "
+        "next step of all ranks. "
         f"{busy(rows)} {versions(rows)} {machines(rows)}"
     )
     yield ""
@@ -36,7 +38,7 @@ def section() -> Iterator[str]:
     head = ["script", "calm: same end", "killed: end as", "back after, Trainmaster", "back after, torchrun"]
     yield from table(head, [line(script, rows) for script in known])
     yield ""
-    yield "What was changed in these scripts, and why a killed run may end otherwise than a calm one:"
+    yield "What was changed in these scripts, and why a killed run may end with other weights than a calm one:"
     yield ""
     for script in known:
         yield from noted(script, rates(script, rows))
@@ -118,7 +120,7 @@ def noted(script: PublicScript, speed: str = "") -> Iterator[str]:
 def busy(rows: list[Row]) -> str:
     """Return a sentence about how busy the machine was before these runs."""
     most = max(row["busy_cores_before"] for row in rows)
-    return f"Before a run up to {most:.1f} cores of the machine were busy with other things." if most > 0.5 else ""
+    return f"Before a run up to {most:.1f} cores of the machine were busy with other programs." if most > 0.5 else ""
 
 
 def versions(rows: list[Row]) -> str:

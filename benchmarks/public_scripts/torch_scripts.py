@@ -14,7 +14,7 @@ _EXAMPLES = ("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8")
 _NO_GPUS = "it ends at once on a machine without two GPUs"
 _CPU = "it takes a GPU for each rank"
 _SEED = "it sets no seed, so no two runs of it end alike"
-_FROM_THE_START = "It saves nothing before its end, so it starts over."
+_FROM_THE_START = "It saves nothing before its end, so a killed run starts again from the beginning."
 
 
 def _without_gpus(file: str) -> Change:
@@ -38,7 +38,7 @@ def _tensor_parallel(name: str, file: str, ranks: int, said: str) -> PublicScrip
             *_on_cpu(file, ("torch.accelerator.current_accelerator().type", '"cpu"')),
         ),
         kill_step=5,
-        why=f"{_FROM_THE_START} It prints no losses; compared is that it says it has completed.",
+        why=f"{_FROM_THE_START} It prints no losses, so the runs are compared by its message that it has completed.",
     )
 
 
@@ -68,7 +68,10 @@ SCRIPTS = (
             ),
         ),
         kill_step=1,
-        why=f"{_FROM_THE_START} It prints no losses; compared is that both ranks say they have completed.",
+        why=(
+            f"{_FROM_THE_START} It prints no losses, so the runs are compared by the messages of both ranks that they "
+            "have completed."
+        ),
     ),
     PublicScript(
         "DDP tutorial, snapshots",
@@ -94,7 +97,7 @@ SCRIPTS = (
         ),
         kill_step=40,
         pace_s=0.2,
-        why="It repeats the epoch behind which the snapshot was saved; its loss has no gradient, so its weights stay.",
+        why="It repeats the epoch after which the snapshot was saved; its loss has no gradient, so its weights stay.",
     ),
     PublicScript(
         "minGPT-ddp",
@@ -186,7 +189,7 @@ SCRIPTS = (
         changes=(Change("parameter_server.py", ".cuda()", "", _CPU),),
         victim=None,
         kill_step=3,
-        why=f"{_FROM_THE_START} It prints no losses; compared is that it says it has finished.",
+        why=f"{_FROM_THE_START} It prints no losses, so the runs are compared by its message that it has finished.",
     ),
     PublicScript(
         "nanoGPT",

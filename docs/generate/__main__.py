@@ -1,7 +1,8 @@
 """Writes the generated pages of docs/: all fields of a job, the API of tm, the example jobs, the list of decisions.
 
-With --check it writes nothing. It looks for generated pages that are stale, links and anchors that lead nowhere, and
-pages of docs/ that mkdocs.yml does not name once, prints each, and ends with exit code 1 if there is one.
+With --check it writes nothing. It looks for generated pages that are stale, links and anchors that lead nowhere, rows
+of tables that have another number of cells than their head, and pages of docs/ that mkdocs.yml does not name once. It
+prints each, and ends with exit code 1 if there is one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs.generate import api_page, decisions_page, examples_page, fields_page, link_check, nav_check
+from docs.generate import api_page, decisions_page, examples_page, fields_page, link_check, nav_check, table_check
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,6 +43,7 @@ def problems(root: Path) -> Iterator[str]:
     pages = link_check.pages(root)
     for page in pages:
         yield from link_check.problems(root, page)
+        yield from table_check.problems(page, (root / page).read_text())
     yield from nav_check.problems(root, pages)
 
 

@@ -50,7 +50,7 @@ def test_an_elastic_job_may_have_options_of_a_size_that_it_can_grow_to() -> None
     sharded = parallelism(dpReplicate=2, sharding={"stage": 2})
     assert told(spec__workers=workers, **sharded) == []
     (problem,) = told(spec__workers={**workers, "max": 2}, **sharded)
-    assert "it says how shards work" in problem
+    assert "it configures shards" in problem
 
 
 @pytest.mark.parametrize(

@@ -22,25 +22,25 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (optimizer(name="sgd", eps=1e-6), f"{TRAINING}.optimizer.eps: sgd has no such option"),
     (
         optimizer(schedule="Constant", minLrRatio=0.2),
-        f"{TRAINING}.optimizer.minLrRatio: it says where the cosine ends, and schedule is Constant",
+        f"{TRAINING}.optimizer.minLrRatio: it has no effect with schedule Constant",
     ),
     (
         {"spec__training__divergence": {"window": 50}},
-        f"{TRAINING}.divergence.window: spikeFactor and normSpikeFactor look at it, and neither is given",
+        f"{TRAINING}.divergence.window: it has no effect without spikeFactor or normSpikeFactor",
     ),
     (
         parallelism(pp=1, pipeline={"balance": "Parameters"}),
-        f"{TRAINING}.parallelism.pipeline: it says how axis pp works, and pp is 1",
+        f"{TRAINING}.parallelism.pipeline: it configures axis pp, but pp is 1",
     ),
-    (parallelism(tp=1, tensor={}), f"{TRAINING}.parallelism.tensor: it says how axis tp works, and tp is 1"),
-    (parallelism(cp=1, context={}), f"{TRAINING}.parallelism.context: it says how axis cp works, and cp is 1"),
+    (parallelism(tp=1, tensor={}), f"{TRAINING}.parallelism.tensor: it configures axis tp, but tp is 1"),
+    (parallelism(cp=1, context={}), f"{TRAINING}.parallelism.context: it configures axis cp, but cp is 1"),
     (
         parallelism(tensor={"sequence": False}),
         f"{TRAINING}.parallelism: tensor configures axis tp, but tp isn't set",
     ),
     (
         parallelism(sharding={"offload": True}),
-        f"{TRAINING}.parallelism.sharding: it says how shards work, and dpShard x cp is 1",
+        f"{TRAINING}.parallelism.sharding: it configures shards, but dpShard x cp is 1",
     ),
     (
         parallelism(pp=2, dpShard=2, sharding={"stage": 2}),
@@ -102,7 +102,7 @@ ON_CLUSTERS: list[tuple[dict[str, Any], str]] = [
 """The same of jobs without storage, which save to a folder of their own on one machine and nowhere on a cluster."""
 
 OF_DERIVED_DEGREES: list[tuple[dict[str, Any], str]] = [
-    (parallelism(dpReplicate=4, sharding={"stage": 2}), f"{TRAINING}.parallelism.sharding: it says how shards"),
+    (parallelism(dpReplicate=4, sharding={"stage": 2}), f"{TRAINING}.parallelism.sharding: it configures shards"),
     (
         {**parallelism(dpShard=4), "spec__training__communication": {"compression": {"method": "bf16"}}},
         f"{TRAINING}.communication.compression: it compresses gradients that replicas sum, and dpReplicate is 1",

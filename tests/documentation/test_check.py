@@ -1,4 +1,4 @@
-"""What `python -m docs.generate --check` finds in links, anchors and the navigation."""
+"""What `python -m docs.generate --check` finds in links, anchors, tables and the navigation."""
 
 from __future__ import annotations
 
@@ -101,3 +101,18 @@ def test_a_generated_page_that_is_stale_is_found_with_the_difference(tmp_path: P
 
 def test_all_pages_of_this_repository_are_right() -> None:
     assert [*command.problems(command.ROOT)] == []
+
+
+TABLE = "# A\n\n| a | b |\n| --- | ---: |\n| `x|y` | 1 \\| 2 |\n"
+
+
+def test_a_table_whose_rows_have_the_cells_of_its_head_is_right(tmp_path: Path) -> None:
+    make(tmp_path, {"docs/a.md": f"{TABLE}\n```\n| a | b |\n| --- | --- |\n| c |\n```\n"})
+    assert [*command.problems(tmp_path)] == []
+
+
+@pytest.mark.parametrize("row", ["| c |", "| c | d | e |", "| c | d", "c"])
+def test_a_row_with_other_cells_than_the_head_of_its_table_is_found_with_its_line(tmp_path: Path, row: str) -> None:
+    make(tmp_path, {"docs/a.md": f"{TABLE}{row}\n"})
+    (found,) = command.problems(tmp_path)
+    assert found.startswith("docs/a.md:6: the row has ")

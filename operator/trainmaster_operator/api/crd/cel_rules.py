@@ -75,8 +75,8 @@ SPEC_RULES = [
     {
         "rule": "oldSelf.suspend || self.workers.replicas == oldSelf.workers.replicas"
         f" || (self.framework == 'Trainmaster' ? {_SAVES} : {_ELASTIC})",
-        "message": "workers.replicas can be changed only while the job is suspended, unless it has a place for"
-        " checkpoints, or, as a script's, workers.min or workers.max",
+        "message": "workers.replicas can be changed only while the job is suspended, unless the job has a place for"
+        " checkpoints or, if it runs a script, workers.min or workers.max",
     },
     {
         "rule": "!has(self.workers.min) || self.workers.min <= self.workers.replicas",

@@ -33,7 +33,7 @@ def of_optimizer(spec: JobSpec) -> Iterator[Breach]:
             yield (*where, name), "sgd has no such option; remove it, or set name to adamw or muon"
     if optimizer.schedule == "Constant":
         for name in _set(optimizer, "minLrRatio"):
-            yield (*where, name), "it says where the cosine ends, and schedule is Constant; leave it out"
+            yield (*where, name), "it has no effect with schedule Constant; leave it out"
 
 
 def of_divergence(spec: JobSpec) -> Iterator[Breach]:
@@ -43,7 +43,7 @@ def of_divergence(spec: JobSpec) -> Iterator[Breach]:
     divergence = spec.training.divergence
     if divergence.spikeFactor is None and divergence.normSpikeFactor is None:
         for name in _set(divergence, "window"):
-            words = "spikeFactor and normSpikeFactor look at it, and neither is given; leave it out, or give one"
+            words = "it has no effect without spikeFactor or normSpikeFactor; leave it out, or set one of them"
             yield ("training", "divergence", name), words
 
 
@@ -106,7 +106,7 @@ def of_axes(spec: JobSpec) -> Iterator[Breach]:
     for name, axis in (("pipeline", "pp"), ("tensor", "tp"), ("context", "cp")):
         # If the axis is missing, the model itself refuses the options.
         if getattr(parallelism, name) is not None and getattr(parallelism, axis) == 1:
-            yield (*where, name), f"it says how axis {axis} works, and {axis} is 1; leave it out, or let {axis} be more"
+            yield (*where, name), f"it configures axis {axis}, but {axis} is 1; leave it out, or set {axis} above 1"
 
 
 def of_shards(spec: JobSpec) -> Iterator[Breach]:
@@ -116,7 +116,7 @@ def of_shards(spec: JobSpec) -> Iterator[Breach]:
         return
     where = ("training", "parallelism", "sharding")
     if _never(spec, lambda degrees: _shards(degrees) > 1):
-        yield where, "it says how shards work, and dpShard x cp is 1; leave it out, or let dpShard be 2 or more"
+        yield where, "it configures shards, but dpShard x cp is 1; leave it out, or set dpShard to 2 or more"
     elif (training.parallelism.pp or 1) > 1 and (name := next(_set(training.parallelism.sharding, "stage"), None)):
         words = (
             "in a pipeline all values of stage do the same: parameters are gathered and gradients summed once in each "
@@ -242,25 +242,24 @@ CEL_RULES: list[dict[str, Any]] = [
     },
     {
         "rule": f"!has({_TRAINING}) || {_OPTIMIZER}.schedule != 'Constant' || {_OPTIMIZER}.minLrRatio == 0.1",
-        "message": "training.optimizer.minLrRatio says where the cosine ends, and schedule is Constant; leave it out",
+        "message": "training.optimizer.minLrRatio has no effect with schedule Constant; leave it out",
     },
     {
         "rule": f"!has({_TRAINING}) || {_DIVERGENCE}.window == 100 || has({_DIVERGENCE}.spikeFactor)"
         f" || has({_DIVERGENCE}.normSpikeFactor)",
-        "message": "training.divergence.window: spikeFactor and normSpikeFactor look at it, and neither is given;"
-        " leave it out",
+        "message": "training.divergence.window has no effect without spikeFactor or normSpikeFactor; leave it out",
     },
     *(
         {
             "rule": f"!has({_TRAINING}) || !has({_MESH}.{options}) || (has({_MESH}.{axis}) && {_MESH}.{axis} > 1)",
-            "message": f"training.parallelism.{options} says how axis {axis} works: {axis} must be 2 or more",
+            "message": f"training.parallelism.{options} configures axis {axis}: {axis} must be 2 or more",
         }
         for options, axis in (("pipeline", "pp"), ("tensor", "tp"), ("context", "cp"))
     ),
     {
         "rule": f"!has({_TRAINING}) || !has({_MESH}.sharding) || !{_one('cp')}"
         f" || (has({_MESH}.dpShard) ? {_MESH}.dpShard > 1 : has({_MESH}.dpReplicate))",
-        "message": "training.parallelism.sharding says how shards work: dpShard or cp must be 2 or more",
+        "message": "training.parallelism.sharding configures shards: dpShard or cp must be 2 or more",
     },
     {
         "rule": f"!has({_TRAINING}) || !has({_MESH}.sharding) || {_MESH}.sharding.stage == 3 || {_one('pp')}",

@@ -117,20 +117,20 @@ LIVE: tuple[Family, ...] = (
         "job_step divided by it is the progress.",
     ),
     Family(
-        "loss", "gauge", (), "of the loss", AGENTS,
-        "The last loss of a job that makes steps. Absent while it recovers or stands still.",
+        "loss", "gauge", (), "the unit of the loss", AGENTS,
+        "The last loss of a job that makes steps. Absent while it recovers or makes no step.",
         "NaN, or a sudden rise: look at the data and the learning rate of that step.",
     ),
     Family(
         "tokens_per_second", "gauge", (), "tokens/s", AGENTS,
-        "Throughput of a job that makes steps, smoothed. Absent while it recovers or stands still: after a minute, or "
+        "Throughput of a job that makes steps, smoothed. Absent while it recovers or makes no step: after a minute, or "
         "ten times the usual time of a step if that is longer.",
         "A fall without a restart: see job_straggler_slowdown and job_accelerator_utilization_ratio.",
     ),
     Family(
         "mfu_ratio", "gauge", (), "0 to 1", AGENTS + ", reported by the trainer",
         "Model FLOPs utilization of the last step: the operations of the model, divided by the operations that its "
-        "devices can do in that time. Absent while the job recovers or stands still.",
+        "devices can do in that time. Absent while the job recovers or makes no step.",
         "0.3 to 0.6 is usual on large GPUs; docs/efficiency.md says how to raise it.",
     ),
     Family(

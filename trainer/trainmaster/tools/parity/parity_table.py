@@ -148,25 +148,23 @@ def _examples() -> list[str]:
 def page(table: Sequence[Comparison]) -> str:
     """Return the table as a page for people."""
     lines = [
-        "# Parity",
+        "# Does a parallel run train the same model?",
         "",
-        f"Each row trains a small model for {STEPS} steps over several ranks, and is held against one process that "
-        "knows of",
-        "no parallelism: the same weights, samples and momentum SGD. Loss: the largest relative difference of a step's",
-        f"loss, which may be {LOSS_TOLERANCE:.0e}. Update: the largest difference of a parameter in the end, relative",
-        f"to how far training moved it, which may be {UPDATE_TOLERANCE:.0e}. In rows with experts each token also",
-        "chose the same ones.",
+        f"Each row trains a small model for {STEPS} steps over several ranks, and is compared with one process without",
+        "parallelism: the same weights, the same samples, and SGD with momentum. *Loss* is the largest relative",
+        f"difference of a step's loss, which may be {LOSS_TOLERANCE:.0e}. *Update* is the largest difference of a",
+        f"parameter at the end, relative to how far training has moved it, which may be {UPDATE_TOLERANCE:.0e}. In",
+        "rows with experts, each token must also choose the same experts.",
         "",
-        "Muon makes all directions of a matrix' gradient alike, rounding among them: there an update may differ by",
-        f"{MUON_UPDATE_TOLERANCE:.0e}.",
+        "Muon makes all directions of a matrix' gradient equally large, also those that are only rounding errors. So",
+        f"with Muon an update may differ by {MUON_UPDATE_TOLERANCE:.0e}.",
         "",
-        "Rows that compute in less than fp32 state their tolerance of the loss, which must also fall at least "
-        f"{CONVERGES:.0%}",
-        "as far as the exact run's.",
+        "Rows that compute in less than fp32 have their own tolerance of the loss. Their loss must also fall by at",
+        f"least {CONVERGES:.0%} of what the loss of the exact run falls by.",
         "",
         "Made by `trainmaster parity --page docs/parity.md`, on the CPU.",
         "",
-        "| row | what it alone covers | ranks | loss | tolerance | update |",
+        "| row | what only this row covers | ranks | loss | tolerance | update |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     lines += [
