@@ -68,8 +68,8 @@ def test_validate_is_content_with_a_good_job(write_job: WriteJob, capsys: pytest
         ({"spec__training__data": {"path": "job.yaml"}}, "spec.training.data.path: {here}/job.yaml is not a folder"),
         ({"spec__training__data": {"path": "void"}}, "spec.training.data.path: {here}/void holds no text file"),
         (
-            {"spec__training__data": {"source": "parquet", "path": "."}},
-            "'parquet' is unknown; known are arrays, images, text, tokens",
+            {"spec__training__data": {"source": "csv", "path": "."}},
+            "'csv' is unknown; known are arrays, huggingface, images, parquet, text, tokens",
         ),
         ({"spec__training__model": {"name": "gtp"}}, "'gtp' is unknown; did you mean gpt?"),
         ({"spec__ttlSecondsAfterFinished": 60}, "spec.ttlSecondsAfterFinished: only a cluster deletes finished jobs"),

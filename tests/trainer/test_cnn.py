@@ -77,7 +77,7 @@ def test_ranks_learn_digits(ranks: Ranks, tmp_path: Path, text: Path) -> None:
 def test_text_is_refused_and_images_are_for_no_other_model(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^data\.source: text isn't what model cnn takes; images or arrays would be"):
         data.objective(config(tmp_path, data={"path": "@stdlib"}))
-    with pytest.raises(ConfigError, match=r"^data\.source: arrays isn't what model gpt takes; text or tokens would be"):
+    with pytest.raises(ConfigError, match=r"^data\.source: arrays isn't what model gpt takes; text, tokens, par"):
         data.objective(config(tmp_path, model={"name": "gpt"}))
 
 

@@ -8,9 +8,9 @@ torch nor numpy; `build` does.
 
 from __future__ import annotations
 
-from trainmaster.data.build_source import build
+from trainmaster.data.build_source import build, build_of
 from trainmaster.data.data_fits_batch_and_model import check, objective
 from trainmaster.data.data_sources import SOURCES, find, validate
 from trainmaster.data.source import IGNORED, Batch, Source
 
-__all__ = ["IGNORED", "SOURCES", "Batch", "Source", "build", "check", "find", "objective", "validate"]
+__all__ = ["IGNORED", "SOURCES", "Batch", "Source", "build", "build_of", "check", "find", "objective", "validate"]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from trainmaster.contract.config import DataConfig
 from trainmaster.data import text_files, token_files
-from trainmaster.data.source_options import LabelledOptions, TextOptions, TokenOptions, WindowOptions
+from trainmaster.data.sequence import Sequence
+from trainmaster.data.source_options import LabelledOptions, TableOptions, TextOptions, TokenOptions, WindowOptions
 from trainmaster.errors import ConfigError, unknown
 from trainmaster.models.strict_options import read
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 SOURCES: dict[str, type[WindowOptions | LabelledOptions]] = {
     "text": TextOptions,
     "tokens": TokenOptions,
+    "parquet": TableOptions,
+    "huggingface": TableOptions,
     "images": LabelledOptions,
     "arrays": LabelledOptions,
 }
@@ -29,7 +32,7 @@ def validate(config: DataConfig) -> WindowOptions | LabelledOptions:
     return read(SOURCES[config.source], config.options, "data.options")
 
 
-def find(config: DataConfig) -> text_files.Text | token_files.Tokens | Labelled:
+def find(config: DataConfig) -> Sequence | Labelled:
     """Return the data that samples are taken from. Raises ConfigError for the options, and DataError for missing
     data."""
     options = validate(config)
@@ -39,5 +42,9 @@ def find(config: DataConfig) -> text_files.Text | token_files.Tokens | Labelled:
         return labelled_samples.find(config.source, config.path)
     if isinstance(options, TokenOptions):
         return token_files.find(config.path, options)
+    if isinstance(options, TableOptions):
+        from trainmaster.data.tables import table_sequences
+
+        return table_sequences.find(config.source, config.path, options)
     assert isinstance(options, TextOptions)
     return text_files.find(config.path, options)

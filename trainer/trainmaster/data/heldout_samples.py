@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster import data
 from trainmaster.contract.config import BatchConfig, EvaluationConfig, TrainingConfig
-from trainmaster.data import text_files, token_files
+from trainmaster.data.sequence import Sequence
 from trainmaster.data.source import Source
 from trainmaster.errors import ConfigError, DataError
 from trainmaster.models import facts
@@ -17,28 +18,41 @@ if TYPE_CHECKING:
     from trainmaster.data.labelled_samples import Labelled
 
 
-def find(config: TrainingConfig, evaluation: EvaluationConfig) -> text_files.Text | token_files.Tokens | Labelled:
+def find(config: TrainingConfig, evaluation: EvaluationConfig) -> Sequence | Labelled:
     """Return the data of an evaluation. Raises ConfigError if it is missing, or has no sample that the model can
     take."""
-    context = facts(config.model).context
     with _of_evaluation():
         data.objective(_as_job(config, evaluation))
         found = data.find(evaluation.data)
-        if isinstance(found, text_files.Text | token_files.Tokens) and found.size <= context:
-            raise DataError(
-                f"data.path: {found.path} holds {found.size} {found.unit}, less than one sequence; "
-                f"{context + 1} or more would do (model.options.context {context})"
-            )
-        data.check(_as_job(config, evaluation), found)
+        _check(config, evaluation, found)
     return found
 
 
-def build(config: TrainingConfig, evaluation: EvaluationConfig) -> tuple[Source, int]:
-    """Return (source, number of its first samples that an evaluation takes). Raises ConfigError."""
-    find(config, evaluation)
+def build(
+    config: TrainingConfig,
+    evaluation: EvaluationConfig,
+    folder: Path | None = None,
+    beat: Callable[[], None] = lambda: None,
+) -> tuple[Source, int]:
+    """Return (source, number of its first samples that an evaluation takes). `folder` and `beat`: as for
+    `Sequence.count`. Raises ConfigError."""
+    found = find(config, evaluation)
     with _of_evaluation():
-        source = data.build(_as_job(config, evaluation))
+        if isinstance(found, Sequence) and not found.counted:
+            found.count(folder, beat)
+            _check(config, evaluation, found)
+        source = data.build_of(_as_job(config, evaluation), found)
     return source, min(evaluation.samples or source.samples, source.samples)
+
+
+def _check(config: TrainingConfig, evaluation: EvaluationConfig, found: Sequence | Labelled) -> None:
+    context = facts(config.model).context
+    if isinstance(found, Sequence) and found.counted and found.size <= context:
+        raise DataError(
+            f"data.path: {found.path} holds {found.size} {found.unit}, less than one sequence; "
+            f"{context + 1} or more would do (model.options.context {context})"
+        )
+    data.check(_as_job(config, evaluation), found)
 
 
 def _as_job(config: TrainingConfig, evaluation: EvaluationConfig) -> TrainingConfig:

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trainmaster.data.sequence import Sequence
 from trainmaster.data.source import Batch
-from trainmaster.data.token_windows import Sequence, WindowSource
+from trainmaster.data.token_windows import WindowSource
 
 SHARE = 0.15  # of the tokens, to be told
 MASKED, RANDOM = 0.8, 0.1  # of these

@@ -57,3 +57,28 @@ class TokenOptions(WindowOptions):
     @property
     def shard(self) -> int:
         return self.shardTokens
+
+
+class TableOptions(WindowOptions):
+    column: str = Field(
+        "text", min_length=1, description="The column with the texts, or with lists of integers, which are tokens."
+    )
+    tokenizer: str | None = Field(
+        None,
+        min_length=1,
+        description="A tokenizer.json, for texts: its path as the ranks see it. Default: a token is a byte.",
+    )
+    separator: str | None = Field(
+        None,
+        min_length=1,
+        description="The token that ends each text. Default: the end-of-text token, if the tokenizer has a usual one.",
+    )
+    shardTokens: int = Field(
+        2**24,
+        ge=1,
+        description="Shuffling stays within shards of this size, which are shuffled too: it bounds what is decoded.",
+    )
+
+    @property
+    def shard(self) -> int:
+        return self.shardTokens

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from trainmaster.data.sequence import Sequence
 from trainmaster.data.source_options import TextOptions
 from trainmaster.errors import DataError
 
@@ -30,7 +31,7 @@ SKIPPED_IN_STDLIB = SKIPPED_FOLDERS | {"site-packages", "dist-packages", "test",
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Sequence):
     """The text of a folder. `names` are relative to `folder`; file i, with its separator, ends at `ends[i]` in the long
     text."""
 
@@ -38,13 +39,16 @@ class Text:
     names: list[str]
     ends: list[int]
 
-    dtype = "u1"  # of what `read` returns, as numpy has it
     unit = "bytes"
-    alphabet: int | None = 256  # tokens that there can be; None: what the model knows
+    alphabet: int | None = 256
 
     @property
     def path(self) -> str:
         return self.folder
+
+    @property
+    def dtype(self) -> str:
+        return "u1"
 
     def check(self, vocabulary: int) -> None:
         """Raise DataError if a few probes of the text have bytes that are not in a vocabulary of this size."""

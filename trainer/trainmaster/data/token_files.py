@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from trainmaster.data.sequence import Sequence
 from trainmaster.data.source_options import TokenOptions
 from trainmaster.errors import DataError
 
@@ -37,15 +38,16 @@ class TokenFile:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class Tokens(Sequence):
     """A sequence of tokens in files. File i ends at `ends[i]` in the sequence."""
 
-    path: str  # as the job has it
+    given: str  # the path as the job has it
     files: list[TokenFile]
     ends: list[int]
 
-    unit = "tokens"
-    alphabet: int | None = None
+    @property
+    def path(self) -> str:
+        return self.given
 
     @property
     def kind(self) -> str:
@@ -115,7 +117,11 @@ class Tokens:
             numbers = array(KINDS[self.kind][1], probe)
             for number in (min(numbers, default=0), max(numbers, default=0)):
                 if not 0 <= number < vocabulary:
-                    raise DataError(outside(self.path, number, vocabulary))
+                    raise DataError(self.outside(number, vocabulary))
+
+    def outside(self, number: int, vocabulary: int) -> str:
+        """Return a sentence that says why a token cannot be right."""
+        return super().outside(number, vocabulary) + (" (data.options.dtype may be wrong)" if number < 0 else "")
 
     def _probes(self) -> list[bytes]:
         starts = (probe * max(0, self.size - PROBE_TOKENS) // (PROBES - 1) for probe in range(PROBES))
@@ -138,16 +144,6 @@ def _vocabulary(tokens: Path) -> int:
         return int(json.loads(about_path(tokens).read_bytes())["vocabulary"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
-
-
-def outside(path: str, number: int, vocabulary: int) -> str:
-    """Return a sentence that says why a token cannot be right."""
-    if number < 0:
-        return f"data.path: {path} holds token {number}; tokens are 0 or more (data.options.dtype may be wrong)"
-    return (
-        f"data.path: {path} holds token {number}, but the model knows {vocabulary}; with its tokenizer's vocabulary "
-        f"model.options.vocabulary would be right"
-    )
 
 
 def find(path: str, options: TokenOptions) -> Tokens:

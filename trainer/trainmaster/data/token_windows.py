@@ -8,39 +8,16 @@ targets that do not count.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from trainmaster.data.sample_order import Order
+from trainmaster.data.sequence import Sequence
 from trainmaster.data.skipped_samples import Skips
 from trainmaster.data.source import IGNORED, Batch
-from trainmaster.data.token_files import outside
 from trainmaster.errors import DataError
-
-
-class Sequence(Protocol):
-    """A sequence of tokens that can be read from any position."""
-
-    @property
-    def path(self) -> str:
-        """Return the path as the job has it."""
-        ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def dtype(self) -> str:
-        """Return the dtype, in numpy's notation, of the bytes that `read` returns."""
-        ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    def read(self, start: int, stop: int) -> bytes: ...
 
 
 class WindowSource:
@@ -95,7 +72,7 @@ class WindowSource:
         window = np.frombuffer(raw, self._dtype)
         for number in (int(window.min()), int(window.max())) if self._checked else ():
             if not 0 <= number < self._vocabulary:
-                raise DataError(outside(self.sequence.path, number, self._vocabulary))
+                raise DataError(self.sequence.outside(number, self._vocabulary))
         return window
 
     def _counted(self, tokens: int) -> int:

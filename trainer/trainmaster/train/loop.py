@@ -107,12 +107,12 @@ class Training:
             raise ConfigError(str(error)) from None
         self.log.print_note(words)
         self.noise = NoiseScale.of(config, self.degrees, self.micro, self.accumulation)
-        self.source = data.build(config)
+        self.source = data.build(config, beside, reporter.beat)
         evaluation: Evaluation | None = None
         if config.evaluation is not None:
             # A pipeline computes as many sequences as in a step, and only so.
             rows = self.micro * (self.accumulation if self.degrees.get("pp", 1) > 1 else 1)
-            evaluation = Evaluation(config, config.evaluation, rows)
+            evaluation = Evaluation(config, config.evaluation, rows, beside, reporter.beat)
         self._no_costs = torch.zeros(4, dtype=torch.float64, device=world.device)
         # Of what has values now, a checkpoint would replace all but buffers.
         model, undrawn = models.build_undrawn(config.model, config.seed, world.device)

@@ -32,7 +32,7 @@ spec:
       name: gpt # also: bert, llama, moe, cnn, and classes of your own
       options: {{layers: 2, heads: 4, width: 96, context: 128}}
     data:
-      source: text # also: tokens, arrays, images
+      source: text # also: tokens, parquet, huggingface, arrays, images
       path: "@stdlib" # Python's own source; for your texts, write the path of a folder with text files
     steps: 200 # number of optimizer steps
     batch:

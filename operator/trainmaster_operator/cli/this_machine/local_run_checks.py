@@ -46,6 +46,8 @@ def localized(document: dict[str, Any], directory: Path, out: Path) -> dict[str,
     for part in (training, evaluation):
         if part is not None and not part["data"]["path"].startswith("@"):
             part["data"]["path"] = str(_absolute(part["data"]["path"], directory))
+        if part is not None and "tokenizer" in part["data"].get("options", {}):
+            part["data"]["options"]["tokenizer"] = str(_absolute(part["data"]["options"]["tokenizer"], directory))
     checkpoint = spec.setdefault("checkpoint", {})
     # A directory on a volume of the cluster does not exist on this machine.
     given = None if checkpoint.pop("volume", None) else checkpoint.get("directory")
@@ -119,7 +121,10 @@ def _device_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
 
 def _located(data: DataConfig, directory: Path) -> DataConfig:
     path = data.path if data.path.startswith("@") else str(_absolute(data.path, directory))
-    return data.model_copy(update={"path": path})
+    options = data.options
+    if isinstance(tokenizer := options.get("tokenizer"), str):
+        options = {**options, "tokenizer": str(_absolute(tokenizer, directory))}
+    return data.model_copy(update={"path": path, "options": options})
 
 
 def _command_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:

@@ -33,7 +33,8 @@ class DataConfig(Strict):
     source: Name = Field(
         "text",
         description="The kind of data: text (the text files of a folder, read as bytes), tokens (files of token "
-        "numbers), or images or arrays (samples with labels). Default: text.",
+        "numbers), parquet (a column of Parquet files), huggingface (a column of a dataset that Hugging Face's "
+        "save_to_disk wrote), or images or arrays (samples with labels). Default: text.",
     )
     path: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
         description="The path of the data, as the ranks see it. @stdlib is the folder of Python's standard library; "

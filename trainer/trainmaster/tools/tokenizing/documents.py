@@ -1,5 +1,5 @@
 """The documents of a source: text files, or the rows of a column in Parquet files, in a dataset that Hugging Face's
-`datasets` saved to disk, or in lines of JSON; and the token that ends each of them."""
+`datasets` saved to disk, or in lines of JSON."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from trainmaster.data.tables.table_files import SUFFIXES, Place, open_table, texts
 from trainmaster.data.text_files import SKIPPED_FOLDERS, looks_like_text, translate, walk
-from trainmaster.errors import ConfigError, DataError
-
-ROWS = 1024  # of a table that are in memory at once
-SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
-"""Tokens that mark the end of a text in common tokenizers."""
+from trainmaster.errors import DataError
 
 
 def documents(source: Path, column: str, glob: str | None) -> Iterator[str]:
@@ -46,30 +43,8 @@ def _text(path: Path, column: str) -> Iterator[str]:
         raise DataError(f"{path} is no UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
-def _parquet(path: Path, column: str) -> Iterator[str]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            _check(path, column, file.schema_arrow)
-            for batch in file.iter_batches(ROWS, columns=[column]):
-                yield from _strings(path, column, batch.column(0).to_pylist())
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} can't be read as Parquet: {_line(error)}") from None
-
-
-def _arrow(path: Path, column: str) -> Iterator[str]:
-    import pyarrow
-    import pyarrow.ipc
-
-    try:
-        with pyarrow.memory_map(str(path)) as memory, pyarrow.ipc.open_stream(memory) as stream:
-            _check(path, column, stream.schema)
-            for batch in stream:
-                yield from _strings(path, column, batch.column(column).to_pylist())
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} can't be read as Arrow: {_line(error)}") from None
+def _table(path: Path, column: str) -> Iterator[str]:
+    return texts(open_table(path, column, Place()))
 
 
 def _json(path: Path, column: str) -> Iterator[str]:
@@ -81,33 +56,9 @@ def _json(path: Path, column: str) -> Iterator[str]:
                 raise DataError(f"{path}, line {number} is no JSON: {error}") from None
             if not isinstance(row, dict) or column not in row:
                 raise DataError(f"{path}, line {number} has no field {column!r}; --column names the one with the text")
-            yield from _strings(path, column, [row[column]])
+            if not isinstance(row[column], str):
+                raise DataError(f"{path}, line {number}: field {column!r} holds {row[column]!r:.40}, which is no text")
+            yield row[column]
 
 
-READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {".parquet": _parquet, ".arrow": _arrow, ".jsonl": _json}
-
-
-def _check(path: Path, column: str, schema: Any) -> None:
-    if column not in schema.names:
-        raise DataError(f"{path} has no column {column!r}, only {', '.join(schema.names)}; --column names another one")
-
-
-def _strings(path: Path, column: str, values: list[Any]) -> Iterator[str]:
-    for value in values:
-        if not isinstance(value, str):
-            raise DataError(f"{path}: column {column!r} holds {value!r:.40}, which is no text")
-        yield value
-
-
-def _line(error: Exception) -> str:
-    return str(error).splitlines()[0]
-
-
-def find_separator(tokenizer: Any, path: Path, wanted: str | None) -> tuple[int, str]:
-    """Return (number, token) of the separator. Raises ConfigError if the tokenizer does not have it."""
-    for token in (wanted,) if wanted is not None else SEPARATORS:
-        number = tokenizer.token_to_id(token)
-        if number is not None:
-            return number, token
-    tried = repr(wanted) if wanted is not None else ", ".join(SEPARATORS)
-    raise ConfigError(f"--tokenizer {path} has no token {tried}; --separator names the one that ends a document")
+READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {**dict.fromkeys(SUFFIXES, _table), ".jsonl": _json}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator
@@ -12,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from trainmaster.contract.wire.atomic_replace import temporary
+from trainmaster.data.tables.text_encoding import read_tokenizer
 from trainmaster.data.token_files import about_path
 from trainmaster.errors import ConfigError, DataError
-from trainmaster.tools.tokenizing.documents import find_separator
 
 TOGETHER = 256  # documents, on all cores
 _HEADER = 128  # bytes: a multiple of 64, with room for any number of tokens
@@ -32,29 +31,25 @@ def write(documents: Iterable[str], out: Path, tokenizer_file: Path, separator: 
             raise ConfigError(f"{path} is there already; another name is expected")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"{out}: there is no folder {out.absolute().parent}")
-    tokenizer, content = _tokenizer(tokenizer_file)
-    end, name = find_separator(tokenizer, tokenizer_file, separator)
-    vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
-    dtype = np.dtype("<u2" if vocabulary <= 2**16 else "<u4")
+    encoding = read_tokenizer(tokenizer_file, separator, f"--tokenizer {tokenizer_file}", "--separator")
     part = temporary(out)
     counts = {"documents": 0, "tokens": 0}
     try:
         with part.open("wb") as file:
             file.write(b" " * _HEADER)
             for group in _groups(documents):
-                for encoding in tokenizer.encode_batch_fast(group, add_special_tokens=False):
-                    numbers = np.array([*encoding.ids, end], dtype)
+                for numbers in encoding.encode_all(group):
                     file.write(numbers.tobytes())
                     counts["documents"] += 1
                     counts["tokens"] += len(numbers)
             if not counts["tokens"]:
                 raise DataError("there are no documents")
             file.seek(0)
-            file.write(_header(dtype, counts["tokens"]))
+            file.write(_header(encoding.dtype, counts["tokens"]))
         about = {
-            "tokenizer": hashlib.sha256(content).hexdigest(),
-            "vocabulary": vocabulary,
-            "separator": {"token": name, "number": end},
+            "tokenizer": encoding.digest,
+            "vocabulary": encoding.vocabulary,
+            "separator": {"token": encoding.end_name, "number": encoding.end},
             **counts,
         }
         about_path(out).write_text(json.dumps(about, indent=1) + "\n")
@@ -64,19 +59,6 @@ def write(documents: Iterable[str], out: Path, tokenizer_file: Path, separator: 
         about_path(out).unlink(missing_ok=True)
         raise
     return about
-
-
-def _tokenizer(path: Path) -> tuple[Any, bytes]:
-    from tokenizers import Tokenizer
-
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"--tokenizer {path} can't be read: {error.strerror}") from None
-    try:
-        return Tokenizer.from_buffer(content), content
-    except Exception as error:  # noqa: BLE001 the library raises nothing more special
-        raise ConfigError(f"--tokenizer {path} is no tokenizer.json of Hugging Face's: {error}") from None
 
 
 def _groups(documents: Iterable[str]) -> Iterator[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,9 +20,17 @@ from trainmaster.train.measures.early_stopping import Scores
 class Evaluation:
     """The evaluations of a run. A rank computes `rows` sequences at once."""
 
-    def __init__(self, config: TrainingConfig, evaluation: EvaluationConfig, rows: int) -> None:
-        """Open the data. Raises ConfigError if it is not fit for evaluations."""
-        self.source, self.samples = heldout_samples.build(config, evaluation)
+    def __init__(
+        self,
+        config: TrainingConfig,
+        evaluation: EvaluationConfig,
+        rows: int,
+        folder: Path | None = None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Open the data, and count its tokens: in `folder` it is kept how many there are, and `beat` is called while
+        they are counted. Raises ConfigError if it is not fit for evaluations."""
+        self.source, self.samples = heldout_samples.build(config, evaluation, folder, beat)
         self.tokens = self.source.valid_tokens(0, self.samples)
         of = f"{self.samples} of {self.source.fingerprint}"
         self.scores = Scores(of, evaluation.stop, keep_best=config.checkpoint.keepBest)
