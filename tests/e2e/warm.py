@@ -238,13 +238,20 @@ def _fork_instead_of_executing() -> None:
         return subprocess.Popen(command, **_forking(command, **options))
 
     def popen_pod(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        is_agent = list(command) == [sys.executable, "-m", _AGENT]
-        can_fork = is_agent and _for_python(options["env"]) == _for_python(os.environ)
-        return subprocess.Popen(command, **(_forking(command, **options) if can_fork else options))
+        forked = can_fork(command, options["env"])
+        return subprocess.Popen(command, **(_forking(command, **options) if forked else options))
 
     local_processes.asyncio = _Replaced(asyncio, create_subprocess_exec=create_subprocess_exec)  # type: ignore[assignment]
     prove.subprocess = _Replaced(subprocess, Popen=popen)  # type: ignore[assignment]
     pod_process.subprocess = _Replaced(subprocess, Popen=popen_pod)  # type: ignore[assignment]
+
+
+def can_fork(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a pod's command is an agent's whose interpreter reads what each local pod has: no variable of its own."""
+    from trainmaster_operator.local.inherited_variables import base_environment
+
+    is_agent = list(command) == [sys.executable, "-m", _AGENT]
+    return is_agent and _for_python(environment) == _for_python(base_environment(os.environ))
 
 
 def _for_python(environment: Mapping[str, str]) -> dict[str, str]:
