@@ -41,7 +41,13 @@ _USED = (
     "trainmaster_operator.cli.run.local_run",
     "trainmaster_operator.cli.run.run_job",
     "trainmaster_operator.cli.run.prove",
+    "trainmaster_operator.cli.run.run_command",
+    "trainmaster_operator.planning.plan",
+    "trainmaster_operator.planning.rounds.directives",
+    "trainmaster.data.build_source",
+    "trainmaster.models",
 )
+"""What they import when they need it, and each fork would import for itself."""
 _AGENT = "trainmaster.agent"
 _KINDS = {"command": (*_FORKED, *_USED, f"{_AGENT}.__main__"), "agent": (f"{_AGENT}.__main__",)}
 """What a process imports that forks the command, or agents alone."""
