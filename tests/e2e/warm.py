@@ -41,7 +41,13 @@ _USED = (
     "trainmaster_operator.cli.run.local_run",
     "trainmaster_operator.cli.run.run_job",
     "trainmaster_operator.cli.run.prove",
+    "trainmaster_operator.cli.run.run_command",
+    "trainmaster_operator.planning.plan",
+    "trainmaster_operator.planning.rounds.directives",
+    "trainmaster.data.build_source",
+    "trainmaster.models",
 )
+"""What they import when they need it, and each fork would import for itself."""
 _AGENT = "trainmaster.agent"
 _KINDS = {"command": (*_FORKED, *_USED, f"{_AGENT}.__main__"), "agent": (f"{_AGENT}.__main__",)}
 """What a process imports that forks the command, or agents alone."""
@@ -238,13 +244,20 @@ def _fork_instead_of_executing() -> None:
         return subprocess.Popen(command, **_forking(command, **options))
 
     def popen_pod(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        is_agent = list(command) == [sys.executable, "-m", _AGENT]
-        can_fork = is_agent and _for_python(options["env"]) == _for_python(os.environ)
-        return subprocess.Popen(command, **(_forking(command, **options) if can_fork else options))
+        forked = can_fork(command, options["env"])
+        return subprocess.Popen(command, **(_forking(command, **options) if forked else options))
 
     local_processes.asyncio = _Replaced(asyncio, create_subprocess_exec=create_subprocess_exec)  # type: ignore[assignment]
     prove.subprocess = _Replaced(subprocess, Popen=popen)  # type: ignore[assignment]
     pod_process.subprocess = _Replaced(subprocess, Popen=popen_pod)  # type: ignore[assignment]
+
+
+def can_fork(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a pod's command is an agent's whose interpreter reads what each local pod has: no variable of its own."""
+    from trainmaster_operator.local.inherited_variables import base_environment
+
+    is_agent = list(command) == [sys.executable, "-m", _AGENT]
+    return is_agent and _for_python(environment) == _for_python(base_environment(os.environ))
 
 
 def _for_python(environment: Mapping[str, str]) -> dict[str, str]:
