@@ -306,8 +306,7 @@ class SimAgent:
         elif directive.state is DirectiveState.RUN and directive.assignment is not None:
             assignment = directive.assignment
             granted = self._unconfirmed and assignment.round == self.round
-            differs = not assignment.minor and not self.grant.foresaw(assignment)
-            if assignment.round > self.round or (granted and (self._retired or differs)):
+            if assignment.round > self.round or (granted and (self._retired or not self.grant.foresaw(assignment))):
                 self._begin(assignment)
             else:
                 self._unconfirmed = False

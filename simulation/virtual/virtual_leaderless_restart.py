@@ -62,7 +62,7 @@ class SimGrant:
 
     def foresaw(self, published: Assignment) -> bool:
         """Whether a leader wants what runs here already, but for the store."""
-        return leaderless_rules.same_work(self._assignment, published)
+        return published.minor > 0 or leaderless_rules.same_work(self._assignment, published)
 
     def confirm(self, assignment: Assignment) -> None:
         """A leader has published what runs here already."""

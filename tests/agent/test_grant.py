@@ -112,8 +112,9 @@ def test_a_leader_that_decided_the_same_at_the_same_time_restarts_nobody(world: 
     operator.direct(silent=True)
     kill(world, 1)
     restarted(world, 2)
-    heard = len(operator.reports)
     operator.direct(silent=False, round=2, minor=0, secret="of the next")
+    operator.wait_for(lambda: all(a.report and a.report.round == 2 for a in operator.agents), "reports of round 2")
+    heard = len(operator.reports)
     operator.wait_for(lambda: len(operator.reports) > heard + 12, "reports for more than a second")
     assert all(world.log(slot).count("round 2 restart 1") == 1 for slot in range(SLOTS))
     report = operator.agents[0].report

@@ -49,9 +49,9 @@ class Grant:
     def foresaw(self, published: Assignment) -> bool:
         """Return True if a leader wants the round that already runs here, except for the store.
 
-        Then the leader decided at the same time as we did.
+        Then the leader has taken the round over, or it decided at the same time as we did.
         """
-        return leaderless_rules.same_work(self._assignment, published)
+        return published.minor > 0 or leaderless_rules.same_work(self._assignment, published)
 
     def confirm(self, assignment: Assignment) -> None:
         """Note that a leader has published the round that already runs here."""

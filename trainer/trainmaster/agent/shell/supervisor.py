@@ -120,9 +120,8 @@ class Supervisor:
                 self._retire_round()
         elif directive.state is DirectiveState.RUN and assignment is not None:
             granted = self._unconfirmed and assignment.round == self._begun
-            retired = self.round is None and self._waiting is None
-            differs = not assignment.minor and not self.grant.foresaw(assignment)
-            if assignment.round > self._begun or (granted and (retired or differs)):
+            runs = self.round is not None or self._waiting is not None
+            if assignment.round > self._begun or (granted and not (runs and self.grant.foresaw(assignment))):
                 self._begin(assignment, time.monotonic_ns())
             elif self.round is not None and assignment.round == self.round.number:
                 self._unconfirmed = False
