@@ -193,4 +193,4 @@ images:  ## build the images and bring them to the nodes of `make cluster`; REGI
 	$(if $(REGISTRY),$(PUBLISH),$(PYTHON) -m e2e.cluster images)
 
 clean:  ## remove the virtual environments, the site and caches
-	rm -rf $(VENV) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DOCS) site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
