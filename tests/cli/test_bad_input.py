@@ -451,6 +451,26 @@ def test_a_checkpoint_that_can_be_read_is_taken(tmp_path: Path, write_job: Write
     }
 
 
+def test_the_tokenizer_of_a_table_is_looked_for_where_the_job_is(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    from trainmaster_operator.cli.job_files.validate_job import load_job
+    from trainmaster_operator.cli.this_machine import local_run_checks
+
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "a.parquet")
+    table = {"source": "parquet", "path": "a.parquet", "options": {"tokenizer": "gone.json"}}
+    job, gone = write_job(spec__training__data=table), tmp_path.resolve() / "gone.json"
+    for command in ("validate", "run"):
+        (line,) = refused(capsys, command, str(job))
+        assert f"spec.training.data.options.tokenizer: {gone} can't be read: No such file" in line
+    document, _ = load_job(job)
+    localized = local_run_checks.localized(document.value, Path.cwd(), tmp_path / "out")
+    assert localized["spec"]["training"]["data"]["options"] == {"tokenizer": str(gone)}
+
+
 def test_the_command_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out, err = capsys.readouterr()

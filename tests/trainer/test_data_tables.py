@@ -23,6 +23,7 @@ from tests.trainer.test_tokenizing import END, TEXTS, tokenizer
 from trainmaster import data
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.atomic_replace import temporary
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.data.source_options import TableOptions
 from trainmaster.data.tables import table_files, table_sequences, token_counts
@@ -124,7 +125,8 @@ def test_texts_have_the_same_windows_as_after_tokenize(tmp_path: Path, file: Pat
 @pytest.mark.parametrize("kind", [pyarrow.list_(pyarrow.int32()), pyarrow.large_list(pyarrow.uint16())], ids=str)
 def test_lists_follow_each_other_with_nothing_between_them(tmp_path: Path, source: str, kind: Any) -> None:
     path = MAKERS[source](tmp_path / "table", pyarrow.array(LISTS, kind), "ids")
-    sequence = counted(source, path, column="ids")
+    sequence = found(source, path, column="ids")
+    assert sequence.counted  # without a read of the column
     wanted = [*itertools.chain(*LISTS)]
     assert numbers(sequence) == wanted
     for start, stop in itertools.combinations(range(0, len(wanted) + 1, 3), 2):
@@ -237,6 +239,17 @@ def test_a_folder_that_cannot_be_written_is_replaced_by_the_temporary_one(
     (tmp_path / "kept").write_text("no folder")
     data.build(config("parquet", path, tokenizer=str(file)), tmp_path / "kept" / "inside")
     assert [*temporary_files.rglob("token-counts-*.npy")]
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path, file: Path, temporary_files: Path) -> None:
+    path = parquet(tmp_path / "table", TEXTS)
+    sequence = found("parquet", path, tokenizer=str(file))
+    sequence.count(None, lambda: None)
+    (kept,) = temporary_files.rglob("token-counts-*.npy")
+    left = kept.rename(temporary(kept))
+    found("parquet", path, tokenizer=str(file)).count(None, lambda: None)
+    assert kept.exists()
+    assert not left.exists()
 
 
 def test_a_damaged_file_of_counts_is_made_again(tmp_path: Path, file: Path) -> None:

@@ -139,7 +139,9 @@ class ArrowTable(Table):
                         f"{self.place.before}{self.file} holds a {message.type}, which can't be read by parts; write "
                         f"its columns without dictionaries"
                     )
-                self.chunks.append(Chunk(pyarrow.ipc.read_record_batch(message, schema).num_rows, begin=begin))
+                column = pyarrow.ipc.read_record_batch(message, schema).column(self.column)
+                values = len(column.flatten()) if is_list(column.type) else None
+                self.chunks.append(Chunk(len(column), values, begin))
             memory.seek(begin)
             if memory.read() != _MARK:
                 raise DataError(
@@ -159,6 +161,13 @@ class ArrowTable(Table):
 
 _TABLES: dict[str, Callable[..., ParquetTable | ArrowTable]] = {".parquet": ParquetTable, ".arrow": ArrowTable}
 SUFFIXES = frozenset(_TABLES)
+
+
+def is_list(kind: Any) -> bool:
+    """Return True if Arrow's type is one of lists."""
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def open_table(file: Path, column: str, place: Place) -> Table:

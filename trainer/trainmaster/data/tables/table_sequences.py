@@ -22,7 +22,7 @@ from trainmaster.data.sequence import Sequence
 from trainmaster.data.source_options import TableOptions
 from trainmaster.data.tables.find_tables import parquet_files, saved_files
 from trainmaster.data.tables.recently_read import RecentlyRead
-from trainmaster.data.tables.table_files import Place, Table, check_text, open_table, texts
+from trainmaster.data.tables.table_files import Place, Table, check_text, is_list, open_table, texts
 from trainmaster.data.tables.text_encoding import ByteEncoding, Encoding, read_tokenizer
 from trainmaster.data.tables.token_counts import ends_of_parts
 from trainmaster.errors import ConfigError, DataError
@@ -80,8 +80,7 @@ def _kind(table: Table) -> str:
     kind = table.type
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return "texts"
-    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    if lists and types.is_integer(kind.value_type):
+    if is_list(kind) and types.is_integer(kind.value_type):
         return "lists of integers"
     raise DataError(
         f"data.path: {table.file}: column {table.column!r} holds {kind}; texts or lists of integers would be right"
@@ -240,7 +239,8 @@ class ListColumn(TableSequence):
     def check(self, vocabulary: int) -> None:
         """Raise DataError if the first or the last chunk has tokens that are not in a vocabulary of this size."""
         for chunk in {0, len(self._chunks) - 1}:
-            values = self._decode(chunk)
+            with self._lock:
+                values = self._decoded.get(chunk, self._decode)
             for number in (int(values.min()), int(values.max())) if len(values) else ():
                 if not 0 <= number < vocabulary:
                     raise DataError(self.outside(number, vocabulary))
