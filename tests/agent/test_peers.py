@@ -20,6 +20,7 @@ from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum
 from trainmaster.checkpoint.files.peer_client import Peer
 from trainmaster.checkpoint.files.peer_connection import Refused
 from trainmaster.checkpoint.files.received_copies import keep_whole
+from trainmaster.contract.wire import memory_tier_size
 from trainmaster.contract.wire.checkpoint_format import Receipt, ShardFile, shard_name
 from trainmaster.contract.wire.messages import StoreAddress
 
@@ -276,6 +277,29 @@ def test_room_is_made_of_others_files_of_earlier_rounds_and_of_nothing_else(
         with pytest.raises(Refused, match="507"):
             peer.keep(ours, 43, 3, 1)
     assert sorted(held(theirs)) == sorted([*kept, (42, 3, 5)])
+
+
+def test_a_peer_without_room_says_which_limit_has_room_for_copies_and_for_its_own_files(
+    ours: RamFolder, theirs: RamFolder, server: PeerServer
+) -> None:
+    theirs.budget = memory_tier_size.budget(10 << 20)
+    saved(ours, 41)
+    saved(ours, 42)
+    with Peer(server.address, SECRET) as peer:
+        peer.keep(ours, 41, 3, 1)
+        with pytest.raises(Refused) as refusal:
+            peer.keep(ours, 42, 3, 1)
+    assert str(refusal.value).endswith(
+        "checkpoints in memory need 17Mi in each pod (1 rank, and copies for another pod), but "
+        "spec.checkpoint.ram.limit is 10Mi; set spec.checkpoint.ram: {limit: 17Mi}"
+    )
+    theirs.budget = memory_tier_size.budget(17 << 20)
+    for step in (41, 42):
+        assert theirs.room(SIZE)
+        saved(theirs, step, rank=0)
+    with Peer(server.address, SECRET) as peer:
+        peer.keep(ours, 42, 3, 1)
+    assert len(held(theirs)) == 4
 
 
 def test_what_is_larger_than_the_budget_is_refused_before_it_is_sent(

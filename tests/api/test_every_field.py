@@ -230,7 +230,7 @@ ELSEWHERE = {
         "test_a_script_may_have_any_size_within_its_bounds_and_none_but_its_own_without",
     ),
     "checkpoint.ram.peers": Story(
-        "planning/rounds/memory_peers.py", "planning/test_peers.py", "test_without_a_reason_nobody_keeps_copies"
+        "api/memory_tier_spec.py", "planning/test_peers.py", "test_without_a_reason_nobody_keeps_copies"
     ),
     "recovery.straggler.windowSeconds": Story(
         "planning/liveness/straggler.py",

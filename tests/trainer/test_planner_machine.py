@@ -17,7 +17,7 @@ import torch
 from tests.trainer.test_planner import config
 from trainmaster import models, parallel
 from trainmaster.host import memory_reserve
-from trainmaster.tools.planner import calibration, command, layout_table, memory_tier_need
+from trainmaster.tools.planner import calibration, command, layout_table
 from trainmaster.tools.planner.calibration import _Count
 from trainmaster.tools.planner.estimate import CALLS_OF_OPTIMIZER, Estimate, estimate
 from trainmaster.tools.planner.layouts import Layout
@@ -222,21 +222,28 @@ def test_layouts_may_use_the_part_of_a_devices_memory_that_automicro_uses(
         (
             8 << 30,
             True,
-            "need 301Gi of each pod, more than checkpoint.ram.limit, 8Gi. For spec.checkpoint:\n  ram: {limit: 301Gi}",
+            "need 310Gi in each pod (8 ranks, and copies for another pod),\nbut spec.checkpoint.ram.limit is 8Gi; "
+            "set spec.checkpoint.ram: {limit: 310Gi}.",
         ),
         (
             8 << 30,
             False,
-            "need 151Gi of each pod, more than checkpoint.ram.limit, 8Gi. For spec.checkpoint:\n  ram: {limit: 151Gi}",
+            "need 155Gi in each pod (8 ranks),\nbut spec.checkpoint.ram.limit is 8Gi; "
+            "set spec.checkpoint.ram: {limit: 155Gi}.",
         ),
-        (301 << 30, True, "need 301Gi of each pod; checkpoint.ram.limit, 301Gi, is enough."),
+        (
+            310 << 30,
+            True,
+            "need 310Gi in each pod (8 ranks, and copies for another pod); "
+            "spec.checkpoint.ram.limit, 310Gi, is enough.",
+        ),
     ],
 )
 def test_a_pod_needs_memory_for_two_files_of_each_rank_and_as_much_for_copies(
     limit: int, copies: bool, said: str
 ) -> None:
     saved = (75 << 30) // 8
-    assert memory_tier_need.words(saved, 8, limit, copies=copies) == f"Checkpoints in memory {said}\n"
+    assert command.memory_need(saved, 8, limit, copies=copies) == f"Checkpoints in memory {said}\n"
 
 
 def test_a_plan_says_whether_the_jobs_pods_have_enough_memory_for_checkpoints(
@@ -248,8 +255,8 @@ def test_a_plan_says_whether_the_jobs_pods_have_enough_memory_for_checkpoints(
         pod = ["--ram-limit", str(2**20), "--ram-peers", str(peers)]
         assert command.main(["--ranks", "2", "--top", "1", "--tflops", "1", "--json", str(file), *pod]) == 0
         saved = json.loads(file.read_text())["layouts"][0]["saved"]
-        needed = math.ceil(copies * (saved + 2**20) / 2**20)
-        assert f"Checkpoints in memory need {needed}Mi of each pod, more than" in capsys.readouterr().out
+        needed = math.ceil(copies * (saved + 2**20) * 32 / 31 / 2**20)
+        assert f"Checkpoints in memory need {needed}Mi in each pod (1 rank" in capsys.readouterr().out
 
 
 def test_a_plan_says_how_large_checkpoints_are_on_storage(

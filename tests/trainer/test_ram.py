@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from tests.trainer.ranks import Outcome, Ranks, fault_socket
 from tests.trainer.test_steps import SCRIPT, lines
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum_of, into
 from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.memory_tier_size import budget
 from trainmaster.rank.injected_faults import Fault, encode
+from trainmaster_operator.api.quantities import bytes_of
 
 pytestmark = pytest.mark.processes
 
@@ -161,11 +164,24 @@ def test_a_damaged_copy_of_one_rank_is_taken_from_its_replica(
 def test_a_state_that_does_not_fit_turns_memory_off_and_people_are_told(
     ranks: Ranks, tmp_path: Path, text: Path
 ) -> None:
-    job = RamJob(ranks, tmp_path, text, budget=100_000)
+    job = RamJob(ranks, tmp_path / "small", text, budget=budget(100 << 10))
     outcome = job.sound(1, 2)
-    assert "checkpoint.ram.limit" in reasons(outcome)["RamCheckpointsOff"]
+    told = [m["message"] for m in outcome.said("event") if m["reason"] == "RamCheckpointsOff"]
+    said = re.fullmatch(
+        r"no checkpoints in memory: they need (\d+Mi) in each pod \(2 ranks\), but "
+        r"spec\.checkpoint\.ram\.limit is 100Ki; set spec\.checkpoint\.ram: \{limit: (\d+Mi)\}",
+        told[0],
+    )
+    assert said is not None, told
+    assert said[1] == said[2]
+    assert told == [told[0]] * 2, "the two ranks of the pod say the same, so that people read it once"
     assert job.folder.used() == 0
     assert job.final["step"] == 9
+    limit = bytes_of(said[1])
+    assert limit is not None
+    advised = RamJob(ranks, tmp_path / "advised", text, budget=budget(limit))
+    assert "RamCheckpointsOff" not in reasons(advised.sound(1, 2))
+    assert {rank for _, _, rank in advised.folder.names()} == {0, 1}
 
 
 def test_two_files_of_each_rank_take_turns(ranks: Ranks, tmp_path: Path, text: Path) -> None:

@@ -30,11 +30,18 @@ class RamSpec(Strict):
         None,
         description="Memory of each pod for checkpoints, as a Kubernetes quantity such as 4Gi. A rank needs twice the "
         "size of the state that it saves. With peers: 1, in a job of several pods, it needs four times this size, "
-        "because the pod also keeps the copies of another pod. The command trainmaster plan computes it. The memory is "
+        "because the pod also keeps the copies of another pod. One 32nd of the limit stays free. The command "
+        "trainmaster plan computes the limit. The memory is "
         "a tmpfs at /var/lib/trainmaster/ram, separate from /dev/shm (workers.sharedMemory). Its size is added to the "
         "memory request and limit of the first container. 0 means that no checkpoints are kept in memory; then every "
         "and peers must not be set. Default: 1Gi for each rank of the pod.",
     )
+
+    @property
+    def copies(self) -> int:
+        """The number of pods that keep copies of a pod's checkpoints, in a job of several pods. With every: 0 there are
+        none, because nothing is saved while nothing fails."""
+        return 0 if self.every == 0 else self.peers
 
     def bytes_of_pod(self, ranks: int) -> int:
         """Return the memory for the tier in a pod with this number of ranks, in bytes."""

@@ -15,7 +15,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from trainmaster.contract.wire import environment
+from trainmaster.contract.wire import environment, memory_tier_size
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, Framework, JobSpec
 from trainmaster_operator.manifests import node_affinity, object_names, resources, security
 from trainmaster_operator.manifests.object_names import pod_name
@@ -24,7 +24,6 @@ from trainmaster_operator.manifests.pod_on_a_cluster import in_a_cluster
 
 AGENT = ["python", "-m", "trainmaster.agent"]
 DEFAULT_CONTAINER = "trainer"
-RAM_RESERVE = 32  # One 32nd of the memory tier is reserved, because files take whole pages.
 PROGRAM_DIGITS = 16  # Number of hexadecimal digits of a SHA-256.
 # Seconds of the pod's grace period that are reserved for the end of the agent, after that of its ranks.
 GRACE_RESERVE_S = 5
@@ -161,7 +160,7 @@ def _variables(job: DistributedTrainingJob, role: str, defaults: PodDefaults) ->
         values[environment.CHECKPOINT_DIR] = folder
         values[environment.CHECKPOINT_TIMEOUT] = f"{spec.checkpoint.timeoutSeconds:g}"
     if spec.ram is not None:
-        values[environment.RAM_BUDGET] = str(spec.ram_bytes - spec.ram_bytes // RAM_RESERVE)
+        values[environment.RAM_BUDGET] = str(memory_tier_size.budget(spec.ram_bytes))
         if spec.ram.every is not None:
             values[environment.RAM_EVERY] = str(spec.ram.every)
     fields = {environment.POD_UID: "metadata.uid", environment.POD_IP: "status.podIP"}

@@ -74,7 +74,7 @@ def plan(options: PlanOptions) -> int:
     arguments += ["--keep", str(checkpoint.keep)]
     ram = checkpoint.ram or RamSpec()
     if limit := ram.bytes_of_pod(workers.ranksPerPod):
-        arguments += ["--ram-limit", str(limit), "--ram-peers", str(ram.peers)]
+        arguments += ["--ram-limit", str(limit), "--ram-peers", str(ram.copies)]
     if options.json is not None:
         arguments += ["--json", str(options.json)]
     return trainer_process.run("planner", arguments, config.model_dump_json().encode(), threads=1)

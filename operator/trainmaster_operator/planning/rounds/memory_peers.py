@@ -19,7 +19,7 @@ def shift(view: View, order: Sequence[int]) -> int:
     distances are tried; if none separates all pairs, the one that separates most is used.
     """
     ram = view.spec.ram
-    if ram is None or ram.every == 0 or not ram.peers or len(order) < 2:
+    if ram is None or not ram.copies or len(order) < 2:
         return 0
     nodes = [pod.node if (pod := view.pods[slot]) is not None else "" for slot in order]
     # If a node holds more than half of the slots, not all of them can have a partner on another node.

@@ -127,8 +127,20 @@ class RamFolder:
 
     def room(self, size: int) -> bool:
         """Return True if `size` more bytes fit into the budget, the tmpfs and the container's memory."""
+        return self.used() + size <= self.budget and size < self.left()
+
+    def left(self) -> float:
+        """Return the bytes that are left in the tmpfs and in the container's memory, whatever the budget is."""
         free = os.statvfs(self.root)
-        return self.used() + size <= self.budget and size < min(free.f_bavail * free.f_frsize, _memory_left())
+        return min(free.f_bavail * free.f_frsize, _memory_left())
+
+    def largest(self) -> int:
+        """Return the bytes of the largest complete state; 0 if there is none."""
+        sizes = [0]
+        for name in self.names():
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(self.path(*name).stat().st_size)
+        return max(sizes)
 
     @contextlib.contextmanager
     def reading(self, step: int, round: int, rank: int) -> Iterator[BinaryIO]:

@@ -10,11 +10,12 @@ import fcntl
 import mmap
 import os
 import tempfile
-from collections.abc import Container
+from collections.abc import Collection
 from pathlib import Path
 
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum, crc32, into
 from trainmaster.checkpoint.files.peer_connection import Link, Refused
+from trainmaster.contract.wire import memory_tier_size
 from trainmaster.contract.wire.checkpoint_format import Receipt
 from trainmaster.contract.wire.message_codec import WireError, decode
 
@@ -30,7 +31,7 @@ def keep_whole(
     rank: int,
     receipt: bytes,
     size: int,
-    own: Container[int] | None = None,
+    own: Collection[int] | None = None,
 ) -> None:
     """Receive a file from `link` into `folder`, and keep it if it matches its receipt.
 
@@ -65,7 +66,7 @@ def keep_whole(
 
 
 def _free_file(
-    folder: RamFolder, step: int, round: int, rank: int, size: int, own: Container[int] | None
+    folder: RamFolder, step: int, round: int, rank: int, size: int, own: Collection[int] | None
 ) -> tuple[Path, int]:
     """Return a file of `size` bytes with a hidden name, open and locked, for a state of this rank. Raises Refused.
 
@@ -84,7 +85,7 @@ def _free_file(
             if os.fstat(descriptor).st_size != size:
                 os.ftruncate(descriptor, 0)
                 if not _made_room(folder, round, rank, size, own):
-                    raise Refused(507, f"the memory tier has no room for {size >> 20} MiB")
+                    raise Refused(507, _no_room(folder, size, own))
                 os.posix_fallocate(descriptor, 0, size)  # a full tmpfs is an error here, and a SIGBUS later
         except OSError:
             os.close(descriptor)
@@ -131,7 +132,7 @@ def _sweep(folder: RamFolder, rank: int) -> None:
             path.unlink()
 
 
-def _made_room(folder: RamFolder, round: int, rank: int, size: int, own: Container[int] | None) -> bool:
+def _made_room(folder: RamFolder, round: int, rank: int, size: int, own: Collection[int] | None) -> bool:
     """Remove other ranks' files of earlier rounds, oldest first, until `size` bytes fit. Return True if they fit.
 
     A rank that resumes now has already loaded what it needs of these files.
@@ -144,9 +145,19 @@ def _made_room(folder: RamFolder, round: int, rank: int, size: int, own: Contain
     return _fits(folder, size, own)
 
 
-def _fits(folder: RamFolder, size: int, own: Container[int] | None) -> bool:
+def _fits(folder: RamFolder, size: int, own: Collection[int] | None) -> bool:
     if own is not None:
         paths = (folder.path(*name) for name in folder.names() if name[2] not in own)
         if sum(path.stat().st_size for path in paths if path.exists()) + size > folder.budget // 2:
             return False
     return folder.room(size)
+
+
+def _no_room(folder: RamFolder, size: int, own: Collection[int] | None) -> str:
+    """Return why `size` bytes don't fit: the job's limit is too small, or other files or processes have the memory."""
+    if own:
+        file = memory_tier_size.file_size(max(size, folder.largest()))
+        limit = memory_tier_size.limit_of(folder.budget)
+        if words := memory_tier_size.shortage(file, len(own), limit, copies=True):
+            return f"checkpoints in memory {words}"
+    return f"its memory for checkpoints has no room for {size >> 20} MiB"

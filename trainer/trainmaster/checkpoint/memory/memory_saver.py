@@ -13,7 +13,6 @@ import fcntl
 import mmap
 import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ import torch
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum, into
 from trainmaster.checkpoint.memory.memory_snapshot import LocalState
 from trainmaster.checkpoint.state.file_layout import Layout, header
+from trainmaster.contract.wire import memory_tier_size
 from trainmaster.contract.wire.checkpoint_format import Receipt, ShardFile
 from trainmaster.contract.wire.message_codec import encode
 from trainmaster.host import own_pod
@@ -86,6 +86,7 @@ class RamSaver:
         self.cost_s = 0.0  # the same, and what the thread took of a core
         self.newest = resumed
         self._say, self._saved, self._copied_step = say, saved, copied_step
+        self._has_peer = copied_step() != 0
         self._uncopied = 0, 0.0  # a step that is on its way to a peer, and since when that was seen
         self._shard = state.shard()
         self._reserved = 0
@@ -114,7 +115,7 @@ class RamSaver:
         try:
             slot = self._free_slot(self._reserved + layout.size, step, last=wait)
         except OSError as error:
-            self._no_room(error, self._reserved + layout.size)
+            self._no_room(error, layout.size)
             return False
         if slot is None:
             return False
@@ -280,17 +281,24 @@ class RamSaver:
             if rank not in here and round < self.round:
                 self.folder.remove(step, round, rank)
 
-    def _no_room(self, error: OSError, size: int) -> None:
-        if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
-            self._end(
-                f"rank {self.rank}'s state takes {2 * size >> 20} MiB (two copies), but the limit is "
-                f"{self.folder.budget >> 20} MiB, and {self.folder.used() >> 20} MiB are already used; raise "
-                f"checkpoint.ram.limit"
-            )
-        else:
-            self._end(str(error))
+    def _no_room(self, error: OSError, state: int) -> None:
+        """Switch the tier off. All ranks of a pod, and of pods with the same files, give the same reason, so that
+        people read it once."""
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
+            self._end(f"it can't be written: {error}")
+            return
+        file = max(memory_tier_size.file_size(state, self._reserved), self.folder.largest() + memory_tier_size.RECEIPT)
+        limit = memory_tier_size.limit_of(self.folder.budget)
+        words = memory_tier_size.shortage(file, own_pod.size(), limit, copies=self._has_peer)
+        if words:
+            self._end(f"they {words}")
+            return
+        size = self._reserved + state
+        words = f"a file of {size >> 20} MiB doesn't fit into the memory that the pod has left"
+        if (left := self.folder.left()) < size:
+            words += f", {int(left) >> 20} MiB"
+        self._end(words)
 
     def _end(self, why: str) -> None:
         self.off = why
         self._say("RamCheckpointsOff", f"no checkpoints in memory: {why}")
-        print(f"trainmaster: no checkpoints in memory: {why}", file=sys.stderr)

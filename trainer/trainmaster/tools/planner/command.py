@@ -13,12 +13,13 @@ from pathlib import Path
 import torch
 
 from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.wire import memory_tier_size
 from trainmaster.errors import ConfigError
 from trainmaster.host import memory_reserve
 from trainmaster.host.processes import available_cpus
 from trainmaster.parallel.stages import partition
 from trainmaster.tools import closed_stdout
-from trainmaster.tools.planner import layout_table, memory_tier_need, storage_need
+from trainmaster.tools.planner import layout_table, storage_need
 from trainmaster.tools.planner.calibration import figures
 from trainmaster.tools.planner.estimate import Estimate, best_first
 from trainmaster.tools.planner.layouts import Layout, legal
@@ -92,7 +93,7 @@ def _plan(config: TrainingConfig, options: argparse.Namespace, machine: Machine,
     if options.ram_limit is not None and estimates[0].fits:
         in_pod = min(options.ranks, options.ranks_per_node)
         copies = bool(options.ram_peers) and in_pod < options.ranks
-        sys.stdout.write(memory_tier_need.words(estimates[0].saved, in_pod, options.ram_limit, copies=copies))
+        sys.stdout.write(memory_need(estimates[0].saved, in_pod, options.ram_limit, copies=copies))
     if options.keep is not None:
         sys.stdout.write(storage_need.words(storage_need.size(config, survey.inventory), options.keep))
     fitting = [e for e in estimates if e.fits][: options.measure]
@@ -188,6 +189,18 @@ def _end(
         sys.stdout.write(f"{partition.table(stages(best.layout, survey), survey.costs(balance), unit)}\n")
         if balance == "Profile":
             sys.stdout.write("The ranks themselves will measure the time of each block, and may cut otherwise.\n")
+
+
+def memory_need(saved: int, in_pod: int, limit: int, *, copies: bool) -> str:
+    """Return a sentence for people: the memory that checkpoints of `saved` bytes of each rank need, and whether `limit`
+    bytes are enough."""
+    file = memory_tier_size.file_size(saved)
+    said = memory_tier_size.shortage(file, in_pod, limit, copies=copies)
+    if not said:
+        need = memory_tier_size.need_words(file, in_pod, copies=copies)
+        said = f"{need}; spec.checkpoint.ram.limit, {memory_tier_size.exactly(limit)}, is enough"
+    said = said.replace(", but ", ",\nbut ")  # the line would be longer than those of the table
+    return f"Checkpoints in memory {said}.\n"
 
 
 def _flow(value: object) -> str:
