@@ -121,8 +121,8 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         (
             {"spec__training__parallelism": {"dpShard": 3}},
-            "spec.training.parallelism: dpShard 3, but the job's number of ranks, 4, is not divisible by 3; 3 and 6 "
-            "are, and dpShard 1 or 2 would be right for 4 ranks (workers.replicas 4 x ranksPerPod 1)",
+            "spec.training.parallelism: dpShard 3 needs a multiple of 3 ranks. Use dpShard 1 or 2, or 3 or 6 ranks. "
+            "The job has 4 ranks (workers.replicas 4 x ranksPerPod 1)",
         ),
         (
             {"spec__training__batch": {"global": 10}},

@@ -105,8 +105,8 @@ def test_what_is_not_there_is_refused_before_anything_starts(
         ({"dpShard": 4, "ep": 2}, "parallelism.ep: model llama has no experts; only 1 would do"),
         (
             {"tp": 3},
-            "parallelism: tp 3, but the job's number of ranks, 4, is not divisible by 3; 3 and 6 are, and "
-            "tp 1 or 2 would be right for 4 ranks (workers.replicas 4",
+            "parallelism: tp 3 needs a multiple of 3 ranks. Use tp 1 or 2, or 3 or 6 ranks. The job has 4 ranks "
+            "(workers.replicas 4",
         ),
         (
             {"pp": 2, "pipeline": {"schedule": "ZBV"}, "dpReplicate": 2},

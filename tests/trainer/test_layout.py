@@ -111,18 +111,17 @@ def test_one_degree_is_derived(parallelism: dict[str, Any], world: int, degrees:
         (
             {"tp": 4},
             6,
-            "tp 4, but the job's number of ranks, 6, is not divisible by 4; 4 and 8 are, and tp 1 or 2 or 3 would be "
-            "right for 6 ranks",
+            "tp 4 needs a multiple of 4 ranks. Use tp 1, 2 or 3, or 4 or 8 ranks. The job has 6 ranks",
         ),
         (
             {"tp": 2, "pp": 2},
             6,
-            "pp 2 x tp 2 = 4, but the job's number of ranks, 6, is not divisible by 4; 4 and 8 are",
+            "pp 2 x tp 2 = 4 needs a multiple of 4 ranks. Use 4 or 8 ranks. The job has 6 ranks",
         ),
         (
             {"tp": 2, "dpShard": 3},
             8,
-            "dpShard 3 x tp 2 = 6, but the job's number of ranks, 8, is not divisible by 6; 6 and 12 are",
+            "dpShard 3 x tp 2 = 6 needs a multiple of 6 ranks. Use 6 or 12 ranks. The job has 8 ranks",
         ),
         ({"dpShard": 3, "tp": 2}, 2, "dpShard 3 x tp 2 = 6 ranks, but the job has 2"),
         ({"dpShard": 3, "tp": 4}, 6, "dpShard 3 x tp 4 = 12 ranks, but the job has 6"),
@@ -132,8 +131,12 @@ def test_one_degree_is_derived(parallelism: dict[str, Any], world: int, degrees:
         (
             {"dpShard": 3},
             2,
-            "dpShard 3, but the job's number of ranks, 2, is not divisible by 3; 3 and 6 are, and dpShard 1 or 2 would "
-            "be right for 2 ranks",
+            "dpShard 3 needs a multiple of 3 ranks. Use dpShard 1 or 2, or 3 or 6 ranks. The job has 2 ranks",
+        ),
+        (
+            {"dpShard": 3},
+            1,
+            "dpShard 3 needs a multiple of 3 ranks. Use dpShard 1, or 3 or 6 ranks. The job has 1 rank",
         ),
         (
             {"dpShard": 4, "ep": 3},

@@ -147,7 +147,11 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(ranks: Ranks, tmp_pa
 @pytest.mark.parametrize(
     ("training", "env", "sentence"),
     [
-        ({"parallelism": {"dpShard": 3}}, {}, "dpShard 3, but the job's number of ranks, 1, is not divisible by 3"),
+        (
+            {"parallelism": {"dpShard": 3}},
+            {},
+            "dpShard 3 needs a multiple of 3 ranks. Use dpShard 1, or 3 or 6 ranks.",
+        ),
         ({"batch": {"global": 8, "micro": 3}}, {}, "batch.micro 3 doesn't divide"),
         ({}, {environment.RESUME: "/nowhere/step-3.r1"}, "checkpoint.resume: /nowhere/step-3.r1 can't be used"),
         ({}, {environment.RESUME: "/nowhere"}, "is neither a checkpoint"),

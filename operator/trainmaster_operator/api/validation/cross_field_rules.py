@@ -14,7 +14,7 @@ from trainmaster.contract.config import (
     ParallelismConfig,
     best_refusal,
     divisors,
-    multiples_near,
+    multiples_near_words,
     share_of_each_rank,
 )
 from trainmaster.contract.launch.framework_variables import refusal
@@ -125,7 +125,7 @@ def _share(batch: BatchConfig, ranks: int, what: str) -> tuple[str, str]:
     the batch divides."""
     share, rest = divmod(batch.global_, ranks)
     if rest:
-        near = multiples_near(batch.global_, ranks)
+        near = multiples_near_words(batch.global_, ranks)
         return "global", f"{batch.global_} is not divisible by the job's {ranks} {what}; {near}"
     if batch.micro and share % batch.micro:
         return "micro", (

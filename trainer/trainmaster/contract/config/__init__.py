@@ -27,7 +27,7 @@ from trainmaster.contract.config.config_model import (
     Strict,
 )
 from trainmaster.contract.config.divergence_config import DivergenceConfig
-from trainmaster.contract.config.divisors_and_multiples import divisors, multiples_near
+from trainmaster.contract.config.divisors_and_multiples import divisors, multiples_near_words
 from trainmaster.contract.config.evaluation_config import EarlyStopConfig, EvaluationConfig
 from trainmaster.contract.config.loggers_config import LoggersConfig, MlflowConfig, TensorBoardConfig
 from trainmaster.contract.config.micro_batches import share_of_each_rank
@@ -84,7 +84,7 @@ __all__ = [
     "best_refusal",
     "compile_refusal",
     "divisors",
-    "multiples_near",
+    "multiples_near_words",
     "precision_refusal",
     "share_of_each_rank",
 ]

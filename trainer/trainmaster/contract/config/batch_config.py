@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from trainmaster.contract.config.config_model import STEPS, Grown, Strict
-from trainmaster.contract.config.divisors_and_multiples import divisors, multiples_near
+from trainmaster.contract.config.divisors_and_multiples import divisors, multiples_near_words
 
 
 class BatchScaling(Strict):
@@ -99,7 +99,7 @@ class BatchConfig(Grown):
         if self.scaling is not None and self.global_ % self.scaling.ranks:
             raise ValueError(
                 f"global {self.global_} is not divisible by scaling.ranks {self.scaling.ranks}; "
-                f"{multiples_near(self.global_, self.scaling.ranks)}"
+                f"{multiples_near_words(self.global_, self.scaling.ranks)}"
             )
         return self
 
@@ -122,7 +122,7 @@ class BatchConfig(Grown):
         if rest:
             raise ValueError(
                 f"batch.global {self.global_} is not divisible by the {world_size} data-parallel ranks; "
-                f"{multiples_near(self.global_, world_size)}"
+                f"{multiples_near_words(self.global_, world_size)}"
             )
         micro = self.micro or share
         if share % micro:

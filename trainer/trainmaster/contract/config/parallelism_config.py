@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from trainmaster.contract.config.config_model import RANKS, Grown, Strict
-from trainmaster.contract.config.divisors_and_multiples import divisors, multiples_near
+from trainmaster.contract.config.divisors_and_multiples import divisors, multiples_near, one_of
 
 AXES = ("island", "pp", "dpReplicate", "dpShard", "cp", "tp")
 """The axes of the mesh, outermost first: the inner axes get neighbouring ranks."""
@@ -252,11 +252,14 @@ class ParallelismConfig(Grown):
         if (len(data) == 2 and product != world_size) or (data and equals and product > world_size):
             raise ValueError(f"{names}{equals} ranks, but the job has {world_size}")
         if rest or not left:
-            fits = " or ".join(str(n) for n in divisors(world_size) if n < product)
-            right = f", and {next(iter(given))} {fits} would be right for {world_size} ranks" if len(given) == 1 else ""
+            below, above = multiples_near(world_size, product)
+            use = f"{below} or {above} ranks"
+            if len(given) == 1:
+                fits = [n for n in divisors(world_size) if n < product]
+                use = f"{next(iter(given))} {one_of(fits)}, or {use}"
             raise ValueError(
-                f"{names}{equals}, but the job's number of ranks, {world_size}, is not divisible by {product}; "
-                f"{multiples_near(world_size, product)}{right}"
+                f"{names}{equals} needs a multiple of {product} ranks. Use {use}. The job has {world_size} "
+                f"rank{'' if world_size == 1 else 's'}"
             )
         derived = {"dpReplicate": left, "dpShard": 1} if "dpReplicate" not in data else {"dpShard": left}
         return {**derived, **given}
