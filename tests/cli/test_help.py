@@ -20,6 +20,7 @@ from trainmaster_operator.cli import argument_parser, command_table
 from trainmaster_operator.cli.fault_injection import fault_kinds
 from trainmaster_operator.cli.main import main
 
+ROOT = Path(__file__).parents[2]
 LINES = {name: line for group in command_table.GROUPS.values() for name, line in group.items()}
 
 
@@ -147,3 +148,23 @@ def test_a_command_imports_nothing_that_only_another_one_needs() -> None:
     assert sorted(done.stdout.split()) == sorted(
         f"{package}.{name}" for name in (*names, "fault_injection.fault_kinds")
     )
+
+
+def test_a_job_is_validated_without_the_messages_of_agents_and_without_the_planner() -> None:
+    probe = (
+        "import sys\n"
+        "from trainmaster_operator.cli.main import main\n"
+        "code = main(['validate', 'manifests/examples/stdlib-gpt.yaml'])\n"
+        "parts = ('trainmaster.contract.wire.', 'trainmaster_operator.planning.', 'asyncio', 'torch')\n"
+        "print(code, *sorted(name for name in sys.modules if name.startswith(parts)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], env=dict(os.environ), cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1].split() == [
+        "0",
+        "trainmaster.contract.wire.causes_and_exit_codes",
+        "trainmaster.contract.wire.environment",
+        "trainmaster_operator.planning.facts",
+        "trainmaster_operator.planning.facts.counted_nouns",
+    ]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainmaster.contract import wire
 from trainmaster.contract.wire import (
     Directive,
     DirectiveState,
@@ -39,6 +40,14 @@ def holds(whole, part):
     if isinstance(part, list):
         return len(whole) == len(part) and all(map(holds, whole, part))
     return whole == part
+
+
+def test_each_name_of_the_package_is_there_and_no_other_is():
+    assert set(wire._MODULES) == set(wire.__all__)
+    for name in wire.__all__:
+        assert getattr(wire, name) is not None
+    with pytest.raises(AttributeError, match=r"module 'trainmaster\.contract\.wire' has no attribute 'nothing'"):
+        wire.nothing  # noqa: B018
 
 
 def test_there_is_a_corpus():
