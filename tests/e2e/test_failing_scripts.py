@@ -72,6 +72,19 @@ def test_variables_in_arguments_are_expanded(tmp_path: Path) -> None:
     assert "['--data=/mnt/x', '$(DATA)']" in outcome.output
 
 
+@pytest.mark.parametrize("limits", [{"memory": "64Mi"}, {}])
+def test_a_run_says_at_its_start_that_the_memory_limit_of_its_pods_is_not_enforced(
+    tmp_path: Path, limits: dict[str, str]
+) -> None:
+    command = ["python", "-c", "print(len(bytes(80 << 20)))"]
+    container = {"name": "worker", "command": command, "resources": {"limits": limits}}
+    workers = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
+    outcome = run(script_job(tmp_path, command, workers=workers), tmp_path / "out")
+    assert outcome.exit_code == 0, outcome.output
+    words = "the memory limit of a pod, 64Mi, is not enforced in a run on this machine, only on a cluster"
+    assert outcome.output.count(words) == len(limits), outcome.output
+
+
 def test_ranks_with_different_versions_of_torch_enter_no_collective_and_are_not_restarted(tmp_path: Path) -> None:
     source = (
         "import os, torch, torch.distributed as dist\n"

@@ -54,10 +54,10 @@ TEMPLATE: dict[str, Any] = {
             "type": "object",
             "description": "The specification of the pods, with all fields of a Kubernetes pod. volumes, volumeMounts"
             " and resources are used as in any pod: for example, resources.limits: {nvidia.com/gpu: 1} in the first"
-            " container requests one GPU for each pod. The operator mounts /var/run/trainmaster, /opt/trainmaster,"
-            " /var/lib/trainmaster/ram and, with checkpoint.volume, /checkpoints or checkpoint.directory; a volumeMount"
-            " at one of these paths has no effect. kubectl explain pod.spec describes the fields that are not listed"
-            " here.",
+            " container requests one GPU for each pod. A local run does not enforce limits of CPU and memory. The"
+            " operator mounts /var/run/trainmaster, /opt/trainmaster, /var/lib/trainmaster/ram and, with"
+            " checkpoint.volume, /checkpoints or checkpoint.directory; a volumeMount at one of these paths has no"
+            " effect. kubectl explain pod.spec describes the fields that are not listed here.",
             OPEN: True,
             "properties": {
                 "restartPolicy": _short("Never, because the operator restarts the ranks. Default: Never."),

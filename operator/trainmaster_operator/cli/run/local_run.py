@@ -49,6 +49,7 @@ from trainmaster_operator.cli.run.resume_message import from_where
 from trainmaster_operator.cli.run.status_file import SAVE_AFTER_S, StatusFile
 from trainmaster_operator.cli.run.surviving_processes import Survivors
 from trainmaster_operator.cli.stored_state import ENDS_WITH_ITS_RANKS, how_to_go_on, state_of
+from trainmaster_operator.cli.this_machine import unenforced_limits
 from trainmaster_operator.cluster.port import DELETED, JOB, Object
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.session_tokens import KEY_BYTES
@@ -149,6 +150,8 @@ class LocalRun:
         self._display.start()
         if self._prepared.devices.words:
             self._display.tell(self._prepared.devices.news())
+        if words := unenforced_limits.describe(self._prepared.job.spec):
+            self._display.tell(News("limits", words))
         if self._prepared.resumes:
             self._display.tell(News("resumes", from_where(self._prepared.job.spec, self._scene.status)))
         if self._prepared.failed_before:
