@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.world import DDP_SCRIPT, World
+from tests.agent.world import DDP_SCRIPT, UNCOMPILED, World
 from trainmaster.contract.wire import Cause, DirectiveState, ExitCode
 from trainmaster.host.own_package import code_of_call
 from trainmaster.host.processes import children
@@ -27,6 +27,7 @@ def test_a_killed_ddp_script_restarts_in_place_from_the_learned_zygote(
     world = make_world(machine_zygote, slots=1, ranks=2)
     operator = world.operator
     checkpoint = world.folder / "checkpoint.pt"
+    world.script(UNCOMPILED.read_text(), "uncompiled.py")
     # A variable of its own: what this machine's zygote learned, or gave up, for other tests' ranks is not for these.
     agent = world.start(
         ["torchrun", "--nproc-per-node=2", world.script(DDP_SCRIPT), str(checkpoint), "1000000", "0.01"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -441,3 +442,21 @@ def test_memory_stays_as_it_is_while_a_rank_waits_for_the_zygote_and_in_forks_of
     preload.freeze(hurried=lambda: True)
     preload.freeze()
     assert collapsed == [False, True], "the third one is of a fork"
+
+
+def test_nothing_is_collected_during_imports_and_a_threshold_that_a_module_sets_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = gc.get_threshold()
+    _package(tmp_path, "looks_on", "import gc\nthreshold = gc.get_threshold()[0]\n")
+    _package(tmp_path, "decides", "import gc\ngc.set_threshold(7, 8, 9)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert preload.preload(["looks_on"]) == {}
+        assert (sys.modules["looks_on"].threshold, gc.get_threshold()) == (0, before)
+        assert preload.preload(["decides"]) == {}
+        assert gc.get_threshold() == (7, 8, 9)
+    finally:
+        gc.set_threshold(*before)
+        for name in ("looks_on", "decides"):
+            sys.modules.pop(name, None)

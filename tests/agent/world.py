@@ -20,8 +20,10 @@ from tests.machine_zygote import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
+UNCOMPILED = ROOT / "tests" / "e2e" / "scripts" / "uncompiled.py"
+
 DDP_SCRIPT = """
-import os, sys, time, torch
+import os, sys, time, torch, uncompiled
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")

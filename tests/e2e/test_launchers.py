@@ -14,8 +14,11 @@ from tests.e2e.harness import run, script_job
 
 pytestmark = pytest.mark.processes
 
-WORLD = """
-import torch
+SCRIPTS = Path(__file__).parent / "scripts"
+WORLD = f"""
+import sys
+sys.path.append({str(SCRIPTS)!r})
+import torch, uncompiled
 import torch.distributed as dist
 dist.init_process_group("gloo")
 sum = torch.ones(1)

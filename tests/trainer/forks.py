@@ -49,8 +49,10 @@ COMPILER = (
 
 
 def _serve(channel: Channel) -> None:
+    gc.disable()
     for name in ("trainmaster.train.loop", *PRELOADED):
         importlib.import_module(name)
+    gc.enable()
     collective_backends.register()  # as in the agent's zygote: it takes 10 ms of each rank's start
     _settle()
     others: list[int] = []
