@@ -19,50 +19,22 @@ import pytest
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks, fault_socket
+from tests.trainer.tables import MAKERS, config, counted, found, huggingface, numbers, parquet
 from tests.trainer.test_tokenizing import END, TEXTS, tokenizer
 from trainmaster import data
-from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.atomic_replace import temporary
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
-from trainmaster.data.source_options import TableOptions
 from trainmaster.data.tables import table_files, table_sequences, token_counts
 from trainmaster.data.tables.recently_read import RecentlyRead
-from trainmaster.data.tables.table_sequences import ListColumn, TableSequence, TextColumn
+from trainmaster.data.tables.table_sequences import ListColumn, TextColumn
 from trainmaster.errors import ConfigError, DataError
 from trainmaster.rank.injected_faults import Fault, encode
 from trainmaster.tools.tokenizing.documents import documents
 from trainmaster.tools.tokenizing.writing import write
 
-ROWS = 7  # of a chunk
 LISTS = [[*range(n, n + n % 5)] for n in range(40)]
 """Lists of token numbers, some of them empty."""
-
-
-def parquet(folder: Path, column: Any, name: str = "text", **how: Any) -> Path:
-    """A folder of two files with many row groups each, and another column."""
-    folder.mkdir(exist_ok=True)
-    table = pyarrow.table({"id": list(range(len(column))), name: column})
-    for part, begin in enumerate((0, len(table) // 2)):
-        own = table.slice(begin, len(table) // 2)
-        pyarrow.parquet.write_table(own, folder / f"part-{part}.parquet", row_group_size=ROWS, **how)
-    return folder
-
-
-def huggingface(folder: Path, column: Any, name: str = "text") -> Path:
-    """A folder as `datasets.Dataset.save_to_disk` lays it out, whose files aren't in the order of their names."""
-    folder.mkdir(exist_ok=True)
-    table = pyarrow.table({"id": list(range(len(column))), name: column})
-    names = ["data-00001-of-00002.arrow", "data-00000-of-00002.arrow"]
-    for part, begin in enumerate((0, len(table) // 2)):
-        with pyarrow.ipc.new_stream(str(folder / names[part]), table.schema) as stream:
-            stream.write_table(table.slice(begin, len(table) // 2), max_chunksize=ROWS)
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": each} for each in names]}))
-    (folder / "dataset_info.json").write_text("{}")
-    return folder
-
-
-MAKERS: dict[str, Callable[..., Path]] = {"parquet": parquet, "huggingface": huggingface}
 
 
 @pytest.fixture
@@ -78,33 +50,6 @@ def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     return folder
-
-
-def config(source: str, path: Path, vocabulary: int = 300, batch: int = 4, **options: Any) -> TrainingConfig:
-    model = {"context": 8, "width": 8, "heads": 2, "vocabulary": vocabulary}
-    return TrainingConfig.model_validate(
-        {
-            "model": {"name": "llama", "options": model},
-            "data": {"source": source, "path": str(path), "options": options},
-            "steps": 10,
-            "batch": {"global": batch},
-        }
-    )
-
-
-def found(source: str, path: Path, **options: Any) -> TableSequence:
-    return table_sequences.find(source, str(path), TableOptions(**options))
-
-
-def counted(source: str, path: Path, **options: Any) -> TableSequence:
-    sequence = found(source, path, **options)
-    if not sequence.counted:
-        sequence.count(None, lambda: None)
-    return sequence
-
-
-def numbers(sequence: TableSequence, start: int = 0, stop: int | None = None) -> list[int]:
-    return np.frombuffer(sequence.read(start, sequence.size if stop is None else stop), sequence.dtype).tolist()
 
 
 @pytest.mark.parametrize("source", MAKERS)
