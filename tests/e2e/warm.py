@@ -24,6 +24,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -304,6 +305,7 @@ def _become(module: str, arguments: Sequence[str], environment: Mapping[str, str
         variables = dict(environment)
         os.environ.clear()
         os.environ.update(variables)
+        tempfile.tempdir = None  # It is found again, by TMPDIR.
         for name, fd in (("stdout", 1), ("stderr", 2)):
             buffer = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
             stream = io.TextIOWrapper(buffer, "utf-8", "backslashreplace", line_buffering=fd == 2)

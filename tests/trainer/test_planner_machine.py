@@ -234,7 +234,7 @@ def test_layouts_may_use_the_part_of_a_devices_memory_that_automicro_uses(
         (
             310 << 30,
             True,
-            "need 310Gi in each pod (8 ranks, and copies for another pod); "
+            "need 310Gi in each pod (8 ranks, and copies for another pod);\n"
             "spec.checkpoint.ram.limit, 310Gi, is enough.",
         ),
     ],

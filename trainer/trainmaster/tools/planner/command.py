@@ -198,7 +198,7 @@ def memory_need(saved: int, in_pod: int, limit: int, *, copies: bool) -> str:
     said = memory_tier_size.shortage(file, in_pod, limit, copies=copies)
     if not said:
         need = memory_tier_size.need_words(file, in_pod, copies=copies)
-        said = f"{need}; spec.checkpoint.ram.limit, {memory_tier_size.exactly(limit)}, is enough"
+        said = f"{need};\nspec.checkpoint.ram.limit, {memory_tier_size.exactly(limit)}, is enough"
     said = said.replace(", but ", ",\nbut ")  # the line would be longer than those of the table
     return f"Checkpoints in memory {said}.\n"
 
