@@ -17,6 +17,7 @@ from tests.trainer.parameter_groups import parameter_groups
 from trainmaster import models, parallel
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.optim.optimizer import ShardOptimizer
+from trainmaster.parallel.local_shard import local
 from trainmaster.tools.parity import Row, example, run
 
 CONTEXT = 64
@@ -115,6 +116,7 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
     optimizer.step(0.1)
     spread.completed()
     kept = [*reducer.memory()] if reducer is not None else []
+    saved = [local(shard) for shard in reducer.checkpoint_shards().values()] if reducer is not None else []
     worst = {}
     if row.name in UNTRACKED:
         step(spread, row)
@@ -134,6 +136,7 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
         "gradients": storage(gradients),
         "optimizer": storage(states),
         "compression": storage(kept),
+        "saved_compression": sum(shard.nbytes for shard in saved),
         "sent": reducer.sent[0] if reducer is not None else 0,
         **worst,
     }

@@ -16,6 +16,7 @@ import torch
 
 from tests.trainer.test_planner import config
 from trainmaster import models, parallel
+from trainmaster.contract.config import TrainingConfig
 from trainmaster.host import memory_reserve
 from trainmaster.tools.planner import calibration, command, layout_table
 from trainmaster.tools.planner.calibration import _Count
@@ -270,6 +271,21 @@ def test_a_plan_says_how_large_checkpoints_are_on_storage(
     assert each is not None
     assert int(each[1]) == math.ceil(12 * parameters / 2**20)  # fp32, and two moments of AdamW
     assert 4 * (int(each[1]) - 1) < int(each[2]) <= 4 * int(each[1])
+
+
+def test_a_plan_counts_on_storage_what_compressed_gradients_keep_of_each_replica(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = config().model_dump()
+    document["communication"] = {"compression": {"method": "TopK"}}
+    document["parallelism"] = {"dpReplicate": 2}
+    monkeypatch.setattr(sys, "stdin", io.StringIO(TrainingConfig.model_validate(document).model_dump_json()))
+    assert command.main(["--ranks", "2", "--top", "1", "--tflops", "1", "--keep", "3"]) == 0
+    printed = capsys.readouterr().out
+    parameters = int(re.search(r"([\d,]+) parameters", printed)[1].replace(",", ""))  # type: ignore[index]
+    each = re.search(r"On storage a checkpoint has (\d+)Mi\.", printed)
+    assert each is not None
+    assert int(each[1]) == math.ceil((12 + 2 * 4) * parameters / 2**20)
 
 
 def test_a_plan_of_all_kinds_of_recomputation_names_the_kind_of_each_layout(

@@ -57,7 +57,7 @@ def test_parameters_gradients_and_optimizer_states_are_exact_on_every_rank(ranks
         stage, within = divmod(rank, row.ranks // pp)
         groups = memory_estimate.groups(survey.inventory, ways, own[stage])
         held = memory_estimate.held(groups, ways, within // tp % ways.shards, ways.config.optimizer)
-        kinds = ("parameters", "gradients", "optimizer", "compression")
+        kinds = ("parameters", "gradients", "optimizer", "compression", "saved_compression")
         assert asdict(held) == {kind: found[kind] for kind in kinds}, rank
 
 

@@ -50,6 +50,11 @@ def sent(config: CompressionConfig, shapes: Sequence[Sequence[int]], ranks: int)
     return of_sum((first + marks) * WIDTH, ranks) + of_sum(second * WIDTH, ranks)
 
 
+def saved(config: CompressionConfig, shapes: Sequence[Sequence[int]]) -> int:
+    """Return the bytes that a rank adds to its checkpoint: what was not sent, and PowerSGD's factors."""
+    return kept(config, shapes) - sum(map(math.prod, shapes)) * WIDTH
+
+
 def kept(config: CompressionConfig, shapes: Sequence[Sequence[int]]) -> int:
     """Return the bytes that are kept between two steps.
 

@@ -95,7 +95,9 @@ def _plan(config: TrainingConfig, options: argparse.Namespace, machine: Machine,
         copies = bool(options.ram_peers) and in_pod < options.ranks
         sys.stdout.write(memory_need(estimates[0].saved, in_pod, options.ram_limit, copies=copies))
     if options.keep is not None:
-        sys.stdout.write(storage_need.words(storage_need.size(config, survey.inventory), options.keep))
+        replicas = estimates[0].layout.degrees["dpReplicate"]
+        size = storage_need.size(config, survey.inventory, replicas)
+        sys.stdout.write(storage_need.words(size, options.keep))
     fitting = [e for e in estimates if e.fits][: options.measure]
     return _measure(fitting, measuring, recompute=bool(options.recompute)) if fitting and measuring else 0
 

@@ -30,11 +30,12 @@ class Held:
     gradients: int  # when they are complete, just before the optimizer
     optimizer: int
     compression: int = 0  # of gradients that replicas sum
+    saved_compression: int = 0  # the part of it that checkpoints keep
 
     @property
     def saved(self) -> int:
         """Return the bytes of the tensors that the rank saves, with the padding of shards."""
-        return self.parameters + self.optimizer + self.compression
+        return self.parameters + self.optimizer + self.saved_compression
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,14 @@ def held(groups: Iterable[Group], layout: Layout, rank: int, optimizer: Optimize
             marks += group.times * MASTER
     # Plain replicas sum, with each gradient, whether there is one.
     in_buckets = layout.is_plain and layout.degrees["dpReplicate"] > 1 and layout.compression is None
-    kept = (
-        compressed_size.kept(layout.compression, shards(groups, layout, rank)) if layout.compression is not None else 0
-    )
-    return Held(parameters, parameters + (marks if in_buckets else 0), states, kept)
+    kept = saved = 0
+    if layout.compression is not None:
+        shapes = shards(groups, layout, rank)
+        kept, saved = (
+            compressed_size.kept(layout.compression, shapes),
+            compressed_size.saved(layout.compression, shapes),
+        )
+    return Held(parameters, parameters + (marks if in_buckets else 0), states, kept, saved)
 
 
 def shards(groups: Iterable[Group], layout: Layout, rank: int) -> list[tuple[int, ...]]:

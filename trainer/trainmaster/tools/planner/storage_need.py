@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainmaster.contract.config import ParallelismConfig, TrainingConfig
+from trainmaster.reduce import compressed_size
 from trainmaster.tools.planner import memory_estimate
 from trainmaster.tools.planner.inventory import Inventory
 from trainmaster.tools.planner.layouts import Layout
@@ -10,13 +11,18 @@ from trainmaster.tools.planner.layouts import Layout
 _UNITS = ((2**30, "Gi"), (2**20, "Mi"))
 
 
-def size(config: TrainingConfig, inventory: Inventory) -> int:
-    """Return the bytes of a checkpoint: parameters and optimizer state in fp32, each once, whatever the layout is.
-    Headers, and what loaders and random generators save, are small and left out."""
+def size(config: TrainingConfig, inventory: Inventory, replicas: int) -> int:
+    """Return the bytes of a checkpoint: parameters and optimizer state in fp32, each once, whatever the layout is, and
+    what compressed gradients keep for each of the replicas. Headers, and what loaders and random generators save, are
+    small and left out."""
     alone = config.model_copy(update={"parallelism": ParallelismConfig(), "communication": None})
     layout = Layout(alone, 1)
-    groups = memory_estimate.groups(inventory, layout, [range(inventory.layers)])
-    return memory_estimate.held(groups, layout, 0, config.optimizer).saved
+    groups = [*memory_estimate.groups(inventory, layout, [range(inventory.layers)])]
+    once = memory_estimate.held(groups, layout, 0, config.optimizer).saved
+    compression = config.communication.compression if config.communication is not None else None
+    if compression is None or replicas == 1:
+        return once
+    return once + replicas * compressed_size.saved(compression, memory_estimate.shards(groups, layout, 0))
 
 
 def words(size: int, keep: int) -> str:
