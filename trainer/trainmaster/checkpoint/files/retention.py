@@ -31,12 +31,13 @@ def retain(storage: Storage, keep: int, newest: str) -> list[str]:
     best = checkpoint_manifest.read_manifest(storage, newest).evaluation.get("keep")
     kept |= {name for name in chain if _parse(name)[0] == best and ABANDONED not in storage.list(name)}
     newer = chain[: chain.index(newest_kept[-1])] if len(newest_kept) == keep else chain
-    under_way = {name for name in newer if name not in complete and ABANDONED not in storage.list(name)}
+    # Uploads that may still be under way.
+    kept |= {name for name in newer if name not in complete and ABANDONED not in storage.list(name)}
     gone = []
     for name in names:
         step, round = _parse(name)
         over = step < oldest or (step < committed[0] and ABANDONED in storage.list(name))
-        if name not in kept | under_way and (round < committed[1] or (round == committed[1] and over)):
+        if name not in kept and (round < committed[1] or (round == committed[1] and over)):
             # The manifest goes first, so that a half-removed checkpoint is none.
             storage.remove(f"{name}/{MANIFEST}")
             storage.remove(name)
