@@ -137,6 +137,11 @@ class TableSequence(Sequence):
             raise DataError(f"data.path: {table.file} can't be read: {error.strerror}") from None
 
     @property
+    def _key(self) -> str:
+        """Return what names the file with the counts of these tokens."""
+        return self.fingerprint.removeprefix("sha256:")[:32]
+
+    @property
     def _made_by(self) -> str:
         raise NotImplementedError
 
@@ -177,8 +182,7 @@ class TextColumn(TableSequence):
             )
 
     def count(self, folder: Path | None, beat: Callable[[], None]) -> None:
-        key = self.fingerprint.removeprefix("sha256:")[:32]
-        self._ends = ends_of_parts(key, self._row_ends[-1], self._counts, folder, beat)
+        self._ends = ends_of_parts(self._key, self._row_ends[-1], self._counts, folder, beat)
 
     def _counts(self) -> Iterator[list[int]]:
         for table in self._tables:
@@ -246,8 +250,7 @@ class ListColumn(TableSequence):
                     raise DataError(self.outside(number, vocabulary))
 
     def count(self, folder: Path | None, beat: Callable[[], None]) -> None:
-        key = self.fingerprint.removeprefix("sha256:")[:32]
-        self._ends = ends_of_parts(key, len(self._chunks), self._counts, folder, beat)
+        self._ends = ends_of_parts(self._key, len(self._chunks), self._counts, folder, beat)
         self._check_size()
 
     def _counts(self) -> Iterator[list[int]]:
