@@ -170,12 +170,25 @@ def is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def open_table(file: Path, column: str, place: Place) -> Table:
-    """Return a column of a `.parquet` or `.arrow` file. Raises DataError if it can't be read or has no such column."""
-    # Arrow would start a thread as it is imported, and a process with several can't be forked safely.
-    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+def import_arrow() -> None:
+    """Import pyarrow without its background thread: a process with several threads can't be forked safely.
+
+    Arrow reads the variable only while it is imported, so the environment is left as it was. Raises ImportError.
+    """
+    variable = "JE_ARROW_MALLOC_CONF"
+    given = os.environ.get(variable)
+    os.environ.setdefault(variable, "background_thread:false")
     try:
         import pyarrow  # noqa: F401
+    finally:
+        if given is None:
+            del os.environ[variable]
+
+
+def open_table(file: Path, column: str, place: Place) -> Table:
+    """Return a column of a `.parquet` or `.arrow` file. Raises DataError if it can't be read or has no such column."""
+    try:
+        import_arrow()
     except ImportError:
         raise DataError(f"{place.before}{file} needs pyarrow in the image: pip install pyarrow") from None
     table = _TABLES[file.suffix](file, column, place)
