@@ -26,8 +26,13 @@ NEEDED = ("yaml", "aiohttp", "rich", "prometheus_client")
 KILL_STEP, MORE_STEPS = 33, 12  # of the Llama
 EVERY = 5  # steps from save to save in memory
 KILLS, SEED = 2, 7  # of the proof
-SCRIPTS = {"a DDP script": "device_script.py", "a script of Hugging Face's Trainer": "transformers_script.py"}
-SCRIPT_NEEDS = {"transformers_script.py": ("transformers", "accelerate")}
+SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "a DDP script": ("device_script.py", "PyTorch", ()),
+    "a script of Hugging Face's Trainer": ("transformers_script.py", "PyTorch", ("transformers", "accelerate")),
+    "a script of Lightning": ("lightning_script.py", "PyTorch", ("lightning",)),
+    "a script of JAX": ("jax_script.py", "JAX", ("jax",)),
+}
+"""The file of each, its framework, and the packages that it needs."""
 SCRIPT_STEPS, SCRIPT_KILL_STEP, SCRIPT_SAVES_EVERY = 760, 700, 100
 """At 25 ms a step, the process that forks ranks has had the time that it needs to import what the script does."""
 TOY_STEPS, TOY_KILL_STEP, TOY_SAVES_EVERY = 40, 25, 10
@@ -62,10 +67,10 @@ def llama_job(setting: Setting, name: str, options: dict[str, int], steps: int, 
     return job(name, framework="Trainmaster", training=training, checkpoint=checkpoint)
 
 
-def script_job(name: str, words: Sequence[str]) -> dict[str, Any]:
+def script_job(name: str, framework: str, words: Sequence[str]) -> dict[str, Any]:
     worker = {"name": "worker", "command": ["python", *words]}
     template = {"spec": {"containers": [worker]}}
-    return job(name, framework="PyTorch", workers={"replicas": 1, "template": template})
+    return job(name, framework=framework, workers={"replicas": 1, "template": template})
 
 
 def command(setting: Setting, row: str, words: Sequence[str], spec: dict[str, Any], limit_s: float) -> int | None:
@@ -134,15 +139,16 @@ def llama(setting: Setting) -> dict[str, Any]:
     return llama_job(setting, "device-llama", options, KILL_STEP + MORE_STEPS, every=20, keep=1, ram=ram)
 
 
-def script(setting: Setting, file: str) -> dict[str, Any]:
-    check_packages(SCRIPT_NEEDS.get(file, ()))
+def script(setting: Setting, name: str) -> dict[str, Any]:
+    file, framework, packages = SCRIPTS[name]
+    check_packages(packages)
     steps, every = (TOY_STEPS, TOY_SAVES_EVERY) if setting.toy else (SCRIPT_STEPS, SCRIPT_SAVES_EVERY)
     where = ROOT / "benchmarks" / "cuda" / "scripts" / file
     folder = setting.folder / "saved" / file_name(file)
     for path in sorted(folder.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     words = [str(where), "--folder", str(folder.absolute()), "--steps", str(steps), "--every", str(every)]
-    return script_job(file.removesuffix(".py").replace("_", "-"), words)
+    return script_job(file.removesuffix(".py").replace("_", "-"), framework, words)
 
 
 def proof(setting: Setting, row: str, limit_s: float) -> Numbers:
@@ -165,9 +171,9 @@ def _rows(setting: Setting) -> Iterator[Row]:
     row = "a small Llama, proven"
     yield Row(row, partial(proof, setting, row), 40.0, 150.0)
     kill_step = TOY_KILL_STEP if setting.toy else SCRIPT_KILL_STEP
-    for name, file in SCRIPTS.items():
+    for name in SCRIPTS:
         row = f"{name}, killed"
-        yield Row(row, partial(killed, setting, row, partial(script, setting, file), kill_step, ""), 40.0, 150.0)
+        yield Row(row, partial(killed, setting, row, partial(script, setting, name), kill_step, ""), 40.0, 150.0)
 
 
 def cells(numbers: Numbers) -> Sequence[str]:
