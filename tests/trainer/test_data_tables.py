@@ -354,6 +354,15 @@ def test_a_missing_package_is_one_sentence(
         found("parquet", path, tokenizer=str(file))
 
 
+def test_opening_a_table_leaves_the_environment_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = "JE_ARROW_MALLOC_CONF"
+    path = parquet(tmp_path / "table", TEXTS)
+    for given in (None, "narenas:1"):
+        monkeypatch.delenv(variable, raising=False) if given is None else monkeypatch.setenv(variable, given)
+        data.build(config("parquet", path))
+        assert os.environ.get(variable) == given
+
+
 def test_the_documents_of_a_dataset_are_those_that_tokenize_reads(tmp_path: Path, file: Path) -> None:
     path = parquet(tmp_path / "table", TEXTS)
     write(documents(path, "text", None), tmp_path / "tokens.npy", file, None)
