@@ -16,7 +16,7 @@ from trainmaster_operator.planning.failure import (
     pod_differences,
     unstartable_program,
 )
-from trainmaster_operator.planning.liveness import ended_pods, hang, silent_agents, straggler
+from trainmaster_operator.planning.liveness import causes_of_ended_pods, hang, silent_agents, straggler
 
 CASCADE_WAIT_S = 1.0
 """Seconds for which verdicts of ranks that only lost a peer wait for the report of the peer's own agent."""
@@ -41,7 +41,7 @@ def find_first_cause(view: View) -> Fault | None:
         return replace(fault, hopeless=unstartable_program.EVERY_RANK)
     if (differing := pod_differences.differing_pods(view)) is not None:
         return differing
-    found = drain.saved(view) or ended_pods.ended(view) or ended_pods.replaced(view) or _store_lost(view)
+    found = drain.saved(view) or causes_of_ended_pods.ended(view) or causes_of_ended_pods.replaced(view) or _store_lost(view)
     if found is not None:
         return found
     if not causes and (silent := silent_agents.lost(view)) is not None:
