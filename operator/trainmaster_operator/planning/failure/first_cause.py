@@ -41,7 +41,12 @@ def find_first_cause(view: View) -> Fault | None:
         return replace(fault, hopeless=unstartable_program.EVERY_RANK)
     if (differing := pod_differences.differing_pods(view)) is not None:
         return differing
-    found = drain.saved(view) or causes_of_ended_pods.ended(view) or causes_of_ended_pods.replaced(view) or _store_lost(view)
+    found = (
+        drain.saved(view)
+        or causes_of_ended_pods.ended(view)
+        or causes_of_ended_pods.replaced(view)
+        or _store_lost(view)
+    )
     if found is not None:
         return found
     if not causes and (silent := silent_agents.lost(view)) is not None:
