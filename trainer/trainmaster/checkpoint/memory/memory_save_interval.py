@@ -10,8 +10,8 @@ from trainmaster.contract.wire import environment
 SHARE = 0.01
 
 MEASURED_SAVES = 3
-"""Number of saves of a user's loop before their interval is chosen: the first two also allocate the pages of their
-files."""
+"""Number of saves of a user's loop before their interval is chosen: the first two may also wait
+until the pages of their files are allocated."""
 
 
 class Interval:

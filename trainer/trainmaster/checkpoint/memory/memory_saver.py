@@ -2,7 +2,8 @@
 
 Two files take turns, so that one complete step is there at any time: while the newer file has no receipt, the older one
 counts. A rank waits for the receipt (`settle`) before the last all-reduce of the next step, so a rank that gets past
-this all-reduce knows that the step before it is complete on all ranks.
+this all-reduce knows that the step before it is complete on all ranks. Another thread makes the files ready after the
+first step, because new pages cost as much time as several copies.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import Any
 import torch
 
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum, into
+from trainmaster.checkpoint.memory import mapped_file
+from trainmaster.checkpoint.memory.mapped_file import MappedFile
 from trainmaster.checkpoint.memory.memory_snapshot import LocalState
 from trainmaster.checkpoint.state.file_layout import Layout, header
 from trainmaster.contract.wire import memory_tier_size
@@ -32,31 +35,13 @@ from trainmaster.host import own_pod
 
 _PAGE = mmap.PAGESIZE
 _SLACK = 4096  # bytes of a header beyond what its first version takes: numbers grow
+_COMMON = 64 << 10  # bytes of a header that are kept for what the first save adds to it
+
+PREPARED_FROM = 16 << 20
+"""Bytes of a state from which on its files are made ready before the first save."""
 
 COPY_LIMIT_S = 120.0
 """Seconds that saves to memory wait for a copy at a peer."""
-
-
-class _Slot:
-    """A mapped file. `holds` is the (step, round) that its receipt names, or None without a receipt."""
-
-    def __init__(self, path: Path, fd: int, size: int, holds: tuple[int, int] | None = None) -> None:
-        self.path, self.fd, self.size, self.holds = path, fd, size, holds
-        self.memory = mmap.mmap(fd, size)
-        self._layout: Layout | None = None
-        self._reserved = 0
-        self._targets: list[torch.Tensor] = []
-
-    def targets(self, layout: Layout, reserved: int) -> list[torch.Tensor]:
-        if self._layout is not layout or self._reserved != reserved:
-            whole = torch.frombuffer(self.memory, dtype=torch.uint8)[reserved:]
-            self._targets = [whole[s:e].view(part.dtype).view(part.shape) for s, e, part in layout.parts]
-            self._layout, self._reserved = layout, reserved
-        return self._targets
-
-    def close(self) -> None:
-        os.close(self.fd)  # the mapping goes with its last reference
-        self._targets = []
 
 
 class RamSaver:
@@ -90,11 +75,42 @@ class RamSaver:
         self._uncopied = 0, 0.0  # a step that is on its way to a peer, and since when that was seen
         self._shard = state.shard()
         self._reserved = 0
-        self._slots: list[_Slot] | None = None
+        self._slots: list[MappedFile] | None = None
+        self._changed = threading.Condition()  # guards what the thread that prepares files and a save both know
+        self._preparing = self._stop = False
+        self._prepared_size: int | None = None  # 0: nothing is to be prepared
+        self._boundaries = 0
+        self._saved_once = False
         self._work: queue.Queue[Callable[[], None]] = queue.Queue()
         self._idle = threading.Event()
         self._idle.set()
         self._thread: threading.Thread | None = None
+
+    def prepare(self) -> None:
+        """Make the files ready in the background, if a step of this process is completed. Call it at each boundary.
+
+        A file from before that step may still be what another rank resumes from. Without room, nothing is said here:
+        the first save finds out and says so.
+        """
+        if self._prepared_size is not None:
+            return
+        self._boundaries += 1
+        if self._boundaries < 2:
+            return
+        layout = self.state.layout()
+        if layout is None:
+            return
+        self._prepared_size = 0
+        if self._slots is not None or self.off or layout.size < PREPARED_FROM:
+            return
+        reserved = self._to_reserve(layout, self.state.values(), {})
+        # Where not all files of the pod fit, who comes first decides what is saved, so nothing may come earlier.
+        if self._shortage(layout.size, reserved):
+            return
+        self._reserved, self._prepared_size = reserved, reserved + layout.size
+        self._preparing = True
+        # Not in the constructor: a fork keeps no thread.
+        threading.Thread(target=self._prepare, args=(self._prepared_size,), name="ram-files", daemon=True).start()
 
     def save(self, step: int, common: dict[str, Any], *, wait: bool = False) -> bool:
         """Copy the state of the last boundary, after `step`. When the call returns, the state may change.
@@ -109,9 +125,8 @@ class RamSaver:
         if layout is None:
             return False
         values = self.state.values()
-        if not self._reserved:
-            # Enough for the header of any later step; the data begins on a page boundary.
-            self._reserved = -(-(len(header(layout, values, common)) + _SLACK) // _PAGE) * _PAGE
+        if not self._saved_once:
+            self._reserved = self._to_reserve(layout, values, common)
         try:
             slot = self._free_slot(self._reserved + layout.size, step, last=wait)
         except OSError as error:
@@ -123,6 +138,7 @@ class RamSaver:
             targets = slot.targets(layout, self._reserved)
             if targets:
                 torch._foreach_copy_(targets, [part for _, _, part in layout.parts])
+        self._saved_once = True
         self._idle.clear()
         blocked_s = time.perf_counter() - began
 
@@ -169,7 +185,64 @@ class RamSaver:
         finally:
             self._idle.set()
 
-    def _finish(self, slot: _Slot, step: int, layout: Layout, values: dict[str, Any], common: dict[str, Any]) -> None:
+    def _to_reserve(self, layout: Layout, values: dict[str, Any], common: dict[str, Any]) -> int:
+        """Return the bytes for the header of any later step. The data begins on a page boundary."""
+        least = len(header(layout, values, common)) + _SLACK
+        if layout.size >= PREPARED_FROM:  # the same with what the first save adds, so that what is prepared fits
+            least = max(least, len(header(layout, values, {})) + _COMMON)
+        return -(-least // _PAGE) * _PAGE
+
+    def _prepare(self, size: int) -> None:
+        """Make the files of this rank ready: one after the other, so that a save can use the first one."""
+        try:
+            slots = self._inherited(size, waits=True)
+            with self._changed:
+                self._slots = slots
+            for slot in list(slots):
+                if slot.size == size:
+                    slot.populate(self._is_stopped)
+                with self._changed:
+                    slot.waits = False
+                    self._changed.notify_all()
+            for number in range(2 - len(slots)):
+                if self._stop or not self.folder.room(size):
+                    return
+                path = mapped_file.prepared_path(self.folder, number, self.round, self.rank)
+                slot = mapped_file.make(path, size, self._is_stopped)
+                slot.populate(self._is_stopped)
+                with self._changed:
+                    slots.append(slot)
+                    self._changed.notify_all()
+        except OSError:
+            pass  # the save that needs the file says why it can't be made
+        finally:
+            with self._changed:
+                self._preparing = False
+                for slot in self._slots or []:
+                    slot.waits = False
+                self._changed.notify_all()
+
+    def _is_stopped(self) -> bool:
+        return self._stop
+
+    def _await_prepared(self, size: int) -> None:
+        """Wait for a file of `size` bytes that can be written into, if such a file is being prepared."""
+        with self._changed:
+            if self._preparing and size != self._prepared_size:
+                self._stop = True
+            self._changed.wait_for(lambda: not self._preparing or any(not slot.waits for slot in self._free(size)))
+
+    def _await_end_of_preparation(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._preparing)
+
+    def _free(self, size: int) -> list[MappedFile]:
+        slots = self._slots or []
+        return [slot for slot in slots if slot.size == size and (slot.holds is None or slot.holds != self.newest)]
+
+    def _finish(
+        self, slot: MappedFile, step: int, layout: Layout, values: dict[str, Any], common: dict[str, Any]
+    ) -> None:
         head = header(layout, values, common, self._reserved)
         if len(head) != self._reserved:
             raise OSError(errno.EFBIG, "the state that is not a tensor has grown too large for the file")
@@ -191,15 +264,16 @@ class RamSaver:
         fcntl.flock(slot.fd, fcntl.LOCK_UN)
         self._saved(step)
 
-    def _free_slot(self, size: int, step: int, last: bool) -> _Slot | None:
+    def _free_slot(self, size: int, step: int, last: bool) -> MappedFile | None:
         """Return a mapped file to write into, locked and with a hidden name, or None if there is none.
 
         `last` is for the save after a failure. A peer may have only the older step of a rank that is lost, so the file
         of this step is kept if there is room.
         """
+        self._await_prepared(size)
         if self._slots is None:
             self._slots = self._inherited(size)
-        free = [slot for slot in self._slots if slot.size == size and (slot.holds is None or slot.holds != self.newest)]
+        free = self._free(size)
         hidden = self.folder.path(step, self.round, self.rank)
         hidden = hidden.with_name(f".{hidden.name}")
         if last and all(slot.holds is not None for slot in free):
@@ -207,7 +281,18 @@ class RamSaver:
                 return self._new_slot(hidden, size)
             if not self.copied():
                 return None
-        for slot in free:
+        if slot := self._taken(free, hidden):
+            return slot
+        if self._preparing:
+            self._await_end_of_preparation()
+            if slot := self._taken([slot for slot in self._free(size) if slot not in free], hidden):
+                return slot
+        return self._new_slot(hidden, size)
+
+    def _taken(self, free: list[MappedFile], hidden: Path) -> MappedFile | None:
+        """Lock the first of the files that nobody reads, and move it to `hidden`. Return None if all are being
+        read."""
+        for slot in sorted(free, key=lambda slot: slot.waits):
             try:
                 fcntl.flock(slot.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:  # a reader copies it
@@ -220,11 +305,12 @@ class RamSaver:
                 slot.path.parent.rmdir()
             slot.path = hidden
             return slot
-        return self._new_slot(hidden, size)
+        return None
 
-    def _new_slot(self, path: Path, size: int) -> _Slot | None:
+    def _new_slot(self, path: Path, size: int) -> MappedFile | None:
+        self._await_end_of_preparation()
         assert self._slots is not None
-        for slot in [s for s in self._slots if s.size != size and s.holds != self.newest]:
+        for slot in [s for s in self._slots if s.size != size and (s.holds is None or s.holds != self.newest)]:
             self._slots.remove(slot)
             self._forget(slot)
         if len(self._slots) <= 2 and not self.folder.room(size):
@@ -233,23 +319,15 @@ class RamSaver:
             if not self._slots or all(slot.holds == self.newest for slot in self._slots):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return None  # the other one is being copied: this step is left out
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        fd = into(path.parent, partial(os.open, path, flags, 0o600))
-        try:
-            os.posix_fallocate(fd, 0, size)  # a full tmpfs is an error here, and a SIGBUS later
-            slot = _Slot(path, fd, size)
-        except OSError:
-            os.close(fd)
-            path.unlink(missing_ok=True)
-            raise
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        slot = mapped_file.make(path, size)
         self._slots.append(slot)
         return slot
 
-    def _inherited(self, size: int) -> list[_Slot]:
+    def _inherited(self, size: int, *, waits: bool = False) -> list[MappedFile]:
         """Return the files that an earlier process of this rank left. This process may have resumed from one of
         them."""
         self.folder.sweep(self.rank)
+        mapped_file.sweep_prepared(self.folder)
         slots = []
         for step, round, rank in self.folder.names():
             if rank != self.rank:
@@ -257,17 +335,18 @@ class RamSaver:
             path = self.folder.path(step, round, rank)
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-                slots.append(_Slot(path, fd, os.fstat(fd).st_size, (step, round)))
+                slots.append(MappedFile(path, fd, os.fstat(fd).st_size, (step, round)))
             except (OSError, ValueError):
                 self.folder.remove(step, round, rank)
         slots.sort(key=lambda slot: slot.holds != self.newest)
         kept = [slot for slot in slots[:2] if slot.holds == self.newest or slot.size == size]
         for slot in slots:
+            slot.waits = waits
             if slot not in kept:
                 self._forget(slot)
         return kept
 
-    def _forget(self, slot: _Slot) -> None:
+    def _forget(self, slot: MappedFile) -> None:
         if slot.holds is not None:
             self.folder.remove(*slot.holds, self.rank)
         slot.path.unlink(missing_ok=True)
@@ -287,10 +366,7 @@ class RamSaver:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
             self._end(f"it can't be written: {error}")
             return
-        file = max(memory_tier_size.file_size(state, self._reserved), self.folder.largest() + memory_tier_size.RECEIPT)
-        limit = memory_tier_size.limit_of(self.folder.budget)
-        words = memory_tier_size.shortage(file, own_pod.size(), limit, copies=self._has_peer)
-        if words:
+        if words := self._shortage(state, self._reserved):
             self._end(f"they {words}")
             return
         size = self._reserved + state
@@ -299,6 +375,17 @@ class RamSaver:
             words += f", {int(left) >> 20} MiB"
         self._end(words)
 
+    def _shortage(self, state: int, reserved: int) -> str:
+        """Return why the job's limit is too small for all files of the pod, or "" if it is not."""
+        file = max(memory_tier_size.file_size(state, reserved), self.folder.largest() + memory_tier_size.RECEIPT)
+        limit = memory_tier_size.limit_of(self.folder.budget)
+        return memory_tier_size.shortage(file, own_pod.size(), limit, copies=self._has_peer)
+
     def _end(self, why: str) -> None:
-        self.off = why
+        self.off, self._stop = why, True
+        self._await_end_of_preparation()
+        for slot in [slot for slot in self._slots or [] if slot.holds is None]:
+            assert self._slots is not None
+            self._slots.remove(slot)
+            self._forget(slot)
         self._say("RamCheckpointsOff", f"no checkpoints in memory: {why}")

@@ -126,6 +126,8 @@ class Session:
         """Note the state between two steps. Call it before the next step changes anything."""
         if self.ram is not None:
             self.ram.state.boundary()
+            if self.interval.every != 0:  # without saves, memory is taken by a rescue alone
+                self.ram.prepare()
 
     def due(self, step: int) -> bool:
         """Return True if `step` is to be saved to memory."""
