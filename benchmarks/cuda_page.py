@@ -106,19 +106,29 @@ def _speeds(row: Row) -> list[str]:
 
 def _checkpoints(rows: list[Row]) -> Iterator[str]:
     if rows:
-        yield "Checkpoints of one rank, in seconds; *stall* is how much longer a save makes the steps around it."
+        yield from wrapped(
+            "Checkpoints of one rank, in seconds. *Each save* is how long the loop was in each of the three saves, one "
+            "after another: in memory it copies the state to the host, and to storage it waits until the save before "
+            "is written. *Stall* is how much longer a save makes the steps around it, as a median."
+        )
         yield ""
         yield from table(
-            ["model and tier", "state, GB", "build", "step", "stall", "load"],
+            ["model and tier", "state, GB", "build", "step", "each save", "stall", "load"],
             [
                 [
                     row["row"],
                     f"{row['state_bytes'] / 1e9:.1f}",
                     f"{sum(row['build_s'].values()):.2f}",
                     f"{row['calm_step_s']:.3f}",
+                    _saves(row),
                     f"{row['stall_s']:.3f}",
                     f"{row['load_s']:.2f}",
                 ]
                 for row in rows
             ],
         )
+
+
+def _saves(row: Row) -> str:
+    seconds = row["saved"]["seconds"]
+    return ", ".join(f"{taken:.2f}" for taken in seconds["save"] or seconds["save to memory"])

@@ -22,13 +22,24 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.cuda import child
-from benchmarks.cuda.programme import NotHere, Numbers, Part, Row, Setting, file_name
-from benchmarks.cuda.speed import BY_HAND, CASES, OURS, REAL, TOY, Blocks, Case, DeviceMeter, System, config, row_name
+from benchmarks.cuda.programme import Numbers, Part, Row, Setting, file_name
+from benchmarks.cuda.speed import (
+    BY_HAND,
+    CASES,
+    OURS,
+    REAL,
+    TOY,
+    Blocks,
+    Case,
+    DeviceMeter,
+    System,
+    check_case,
+    config,
+    row_name,
+)
 from trainmaster.contract.wire import environment
-from trainmaster.parallel.blocks import compiling
 
 VOCABULARY = "32k"
-PRECISION = "bf16"
 BLOCKS = Blocks(rounds=1, block=6)
 """One block of each side: a step that takes memory back, four that are timed, and one that is recorded."""
 NAMED, WIDTH = 25, 90  # kernels of a table, and characters of their names
@@ -116,8 +127,7 @@ def record_both(setting: Setting, options: dict[str, int], case: Case, traces: P
 
 def recorded(setting: Setting, case: Case, limit_s: float) -> Numbers:
     name = row_name(VOCABULARY, case)
-    if case.compiled and (lacking := compiling.lacks(setting.device)):
-        raise NotHere(f"torch.compile needs {lacking}")
+    check_case(setting, case)
     options = TOY if setting.toy else REAL[VOCABULARY]
     work = partial(record_both, setting, options, case, setting.folder / "traces" / file_name(name))
     found = child.run(work, setting.log(name), limit_s)
@@ -137,8 +147,7 @@ def table(side: str, told: Numbers) -> Iterable[str]:
 
 
 def rows(setting: Setting) -> list[Row]:
-    cases = [case for case in CASES if case.precision == PRECISION]
-    return [Row(row_name(VOCABULARY, case), partial(recorded, setting, case), 30.0, 200.0) for case in cases]
+    return [Row(row_name(VOCABULARY, case), partial(recorded, setting, case), 30.0, 200.0) for case in CASES]
 
 
 def cells(numbers: Numbers) -> Sequence[str]:

@@ -223,14 +223,19 @@ def work_of(options: dict[str, int]) -> Numbers:
 
 def measured(setting: Setting, vocabulary: str, case: Case, blocks: Blocks, limit_s: float) -> Numbers:
     name = row_name(vocabulary, case)
-    if case.compiled and (lacking := compiling.lacks(setting.device)):
-        raise NotHere(f"torch.compile needs {lacking}")
-    if case.precision == "fp8" and setting.facts is not None and (refusal := fp8_refusal(setting.facts)):
-        raise NotHere(refusal)
+    check_case(setting, case)
     options = TOY if setting.toy else REAL[vocabulary]
     work = child.run(partial(work_of, options), setting.log(name), FACTS_LIMIT_S)
     found = child.run(partial(take_turns, setting, options, case, blocks), setting.log(name), limit_s)
     return {**work, **found, **derived(work, found, case, blocks, options["context"], setting.facts)}
+
+
+def check_case(setting: Setting, case: Case) -> None:
+    """Raises NotHere if this machine can't train in this way."""
+    if case.compiled and (lacking := compiling.lacks(setting.device)):
+        raise NotHere(f"torch.compile needs {lacking}")
+    if case.precision == "fp8" and setting.facts is not None and (refusal := fp8_refusal(setting.facts)):
+        raise NotHere(refusal)
 
 
 def fp8_refusal(facts: dict[str, Any]) -> str:

@@ -89,6 +89,13 @@ def test_a_step_of_each_side_is_recorded(ranks: Ranks, tmp_path: Path) -> None:
     assert len([*(tmp_path / "profile" / "traces").rglob("*.json")]) == 2
 
 
+def test_every_row_of_speed_with_the_smaller_vocabulary_is_recorded_too(tmp_path: Path) -> None:
+    setting = programme.Setting(tmp_path, None)
+    recorded = [row.name for row in profile.rows(setting)]
+    assert recorded == [row.name for row in speed.rows(setting) if profile.VOCABULARY in row.name]
+    assert "1.2B, V 32k, fp8, compiled" in recorded
+
+
 def test_gaps_between_kernels_and_kernels_at_the_same_time_are_told_apart() -> None:
     def kernel(name: str, stream: int, begins_us: float, lasts_us: float) -> dict[str, Any]:
         return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": begins_us, "dur": lasts_us}

@@ -119,6 +119,23 @@ def cuda_row(row: str, status: str, **numbers: Any) -> dict[str, Any]:
     return {"part": "runs", "row": row, "status": status, "words": "", "device": device, "machine": MACHINE, **numbers}
 
 
+@pytest.mark.parametrize(
+    ("to_storage", "to_memory", "shown"),
+    [([0.047, 1.374], [], "0.05, 1.37"), ([], [2.81, 0.357], "2.81, 0.36")],
+    ids=["storage", "memory"],
+)
+def test_each_save_of_a_checkpoint_is_shown(
+    to_storage: list[float], to_memory: list[float], shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cuda.jsonl"
+    monkeypatch.setattr(cuda_page, "RESULTS", path)
+    saved = {"seconds": {"save": to_storage, "save to memory": to_memory}}
+    numbers = {"state_bytes": 3.8e9, "build_s": {"model": 0.1}, "calm_step_s": 0.07, "stall_s": 3.04, "load_s": 1.02}
+    row = {**cuda_row("0.3B", "good", saved=saved, **numbers), "part": "checkpoints"}
+    path.write_text(f"{json.dumps(row)}\n")
+    assert f"| 0.3B | 3.8 | 0.10 | 0.070 | {shown} | 3.040 | 1.02 |" in [*cuda_page.block()]
+
+
 def test_the_last_measured_result_of_a_row_on_a_device_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
