@@ -72,7 +72,8 @@ class Difference:
         name, before, after = (_text(word) for word in (self.name, self.before, self.after))
         if self.after is None:
             return f"removed the variable {name} from the environment; it was {before!r}"
-        return f"left the variable {name} in the environment: {after!r}; it was {before!r}"
+        was = "not set" if before is None else repr(before)
+        return f"left the variable {name} in the environment: {after!r}; it was {was}"
 
     def put_back(self) -> None:
         """Set what differs to its value before."""

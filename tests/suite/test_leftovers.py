@@ -116,14 +116,14 @@ def run(folder: Path, source: str) -> str:
 @pytest.mark.processes
 def test_a_test_that_leaves_something_fails_and_the_next_one_does_not_see_it(tmp_path: Path) -> None:
     output = run(tmp_path, NARROW)
-    assert "The test left the variable SHAPE in the environment: 'round'; it was None." in output
+    assert "The test left the variable SHAPE in the environment: 'round'; it was not set." in output
     assert re.search(
         r"The test removed the variable GIVEN from the environment; it was '1', and left the working directory "
         rf"as '/'; it was '{re.escape(str(ROOT))}'\.",
         output,
     )
     assert "on purpose" in output
-    assert "The test also left the variable SIZE in the environment: '7'; it was None." in output
+    assert "The test also left the variable SIZE in the environment: '7'; it was not set." in output
     assert "COLOUR" not in output.partition("short test summary")[2]
     assert "5 passed, 3 errors" in output
 
@@ -132,7 +132,7 @@ def test_a_test_that_leaves_something_fails_and_the_next_one_does_not_see_it(tmp
 def test_a_fixture_of_a_module_may_change_the_state_until_it_ends(tmp_path: Path) -> None:
     output = run(tmp_path, WIDE)
     assert re.findall(r"ERROR at teardown of (\w+) _+\n(.*)", output) == [
-        ("test_last", "The test left the variable ZONE in the environment: 'a'; it was None.")
+        ("test_last", "The test left the variable ZONE in the environment: 'a'; it was not set.")
     ], output
     assert "5 passed, 1 error" in output
 
