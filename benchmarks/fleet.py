@@ -16,7 +16,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.ports import free_port
 from benchmarks.record import Case, write
 from benchmarks.recovery import table
 from tests.runtime.api_server import ApiServer
@@ -46,7 +46,7 @@ STATUS_BYTES = 16 * 1024
 class Replica:
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.log = name, folder / f"{name}.log"
-        self.control, self.health = _free_port(), _free_port()
+        self.control, self.health = free_port(), free_port()
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, server: ApiServer) -> None:
@@ -344,12 +344,6 @@ def _token(meta: Object) -> str:
         base64.urlsafe_b64encode(part).decode().rstrip("=")
         for part in (b"{}" * 30, json.dumps(claims).encode(), b"s" * 256)
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def main() -> int:

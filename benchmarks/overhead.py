@@ -18,7 +18,6 @@ import argparse
 import importlib
 import json
 import os
-import socket
 import statistics
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.ports import free_port
 from benchmarks.record import Case, write
 from benchmarks.trainer_systems import ours
 from benchmarks.turns import Meter, Turns, lower_bound
@@ -143,12 +143,9 @@ class World:
         # Checkpoints come in the middle of blocks.
         self.first = WARM_UP // block * block + block + block // 2
         self._folder = tempfile.TemporaryDirectory()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         os.environ.update(
             MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port),
+            MASTER_PORT=str(free_port()),
             WORLD_SIZE=str(WORLD),
             TRAINMASTER_CONFIG=json.dumps(config(CASES[case], self.first + blocks * block, block)),
         )

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.ports import free_port
 from trainmaster.contract.wire import environment
 
 RUN_LIMIT_S = 600
@@ -35,9 +35,7 @@ def train(
     fails.
     """
     if not port:
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            port = probe.getsockname()[1]
+        port = free_port(address)
     with tempfile.TemporaryDirectory() as folder:
         processes = []
         for rank in range(ranks):

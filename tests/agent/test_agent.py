@@ -158,7 +158,7 @@ def test_a_rank_that_dies_takes_its_tree_along(make_world: Callable[..., World],
     agent = world.start(["python", world.script("import os, subprocess\n" + daemon + worker + WAIT)])
     _running(world)
     world.until(lambda: "[rank 0] up" in world.log() and len(world.processes()) == 4)
-    os.kill(world.rank_pids()[0], signal.SIGKILL)
+    os.kill(world.rank_pid(0), signal.SIGKILL)
     world.operator.wait_for_verdict()
     world.until(lambda: world.processes() == [agent.pid])
 
@@ -214,7 +214,7 @@ def test_ranks_go_on_while_the_operator_is_away(make_world: Callable[..., World]
     world = make_world(machine_zygote)
     world.start(["python", world.script(WAIT)])
     _running(world)
-    pids = world.rank_pids()
+    pids = {0: world.rank_pid(0)}
     world.operator.direct(silent=True)
     world.operator.direct(silent=False)
     seen = len(world.operator.reports)
@@ -270,7 +270,7 @@ def test_a_stopped_rank_is_reported_as_stopped(make_world: Callable[..., World],
     world = make_world(machine_zygote)
     world.start(["python", world.script(WAIT)])
     _running(world)
-    os.kill(world.rank_pids()[0], signal.SIGSTOP)
+    os.kill(world.rank_pid(0), signal.SIGSTOP)
     world.operator.wait_for(
         lambda: world.operator.reports[-1].ranks[0].state is RankState.STOPPED, "a rank reported as stopped"
     )

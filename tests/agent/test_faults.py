@@ -63,7 +63,7 @@ def operator(world: World) -> Operator:
 @pytest.fixture
 def running(world: World, operator: Operator) -> World:
     world.start([sys.executable, world.script(STEPPING), "100000"], **world.without_torch())
-    operator.wait_for(lambda: 0 in world.rank_pids(), "a rank")
+    operator.wait_for(lambda: world.rank_pids().get(0), "a rank")
     return world
 
 

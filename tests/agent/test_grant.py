@@ -40,8 +40,7 @@ def restarted(world: World, round: int) -> None:
 
 
 def kill(world: World, rank: int) -> None:
-    world.operator.wait_for(lambda: world.rank_pids().get(rank), f"rank {rank} to be born")
-    os.kill(world.rank_pids()[rank], signal.SIGKILL)
+    os.kill(world.rank_pid(rank), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("victim", [0, 2])

@@ -54,8 +54,8 @@ def test_the_next_round_chooses_where_to_resume_once_survivors_have_saved(
     make_world: Callable[..., World], machine_zygote: Path
 ) -> None:
     world, path = started(make_world, machine_zygote, "saves")
-    survivor = world.rank_pids()[0]
-    os.kill(world.rank_pids()[1], signal.SIGKILL)
+    survivor = world.rank_pid(0)
+    os.kill(world.rank_pid(1), signal.SIGKILL)
     world.until(lambda: world.log().count("waits for") == 2)
     assert "waits for 0" not in world.log()
     assert "chooses" not in world.log()
@@ -71,7 +71,7 @@ def test_a_rank_that_cannot_save_or_has_done_so_holds_nobody_up(
     make_world: Callable[..., World], machine_zygote: Path, way: str
 ) -> None:
     world, _ = started(make_world, machine_zygote, way)
-    survivor = world.rank_pids()[0]
-    os.kill(world.rank_pids()[1], signal.SIGKILL)
+    survivor = world.rank_pid(0)
+    os.kill(world.rank_pid(1), signal.SIGKILL)
     world.until(lambda: world.log().count("chooses") == 2)
     assert not Path(f"/proc/{survivor}").exists()

@@ -37,7 +37,7 @@ def test_a_killed_ddp_script_restarts_in_place_from_the_learned_zygote(
     world.until(lambda: "ranks are forked from now on" in world.log())
     first_store = operator.store
 
-    os.kill(world.rank_pids()[1], signal.SIGKILL)
+    os.kill(world.rank_pid(1), signal.SIGKILL)
     report = operator.wait_for_step(6, round=2)
     verdict = operator.verdicts[0]
     assert (verdict.rank, verdict.cause, verdict.signal) == (1, Cause.CRASH, "SIGKILL")
@@ -47,7 +47,7 @@ def test_a_killed_ddp_script_restarts_in_place_from_the_learned_zygote(
     for pid in world.rank_pids().values():
         assert Path(f"/proc/{pid}/cmdline").read_bytes() == Path(f"/proc/{_pristine_of(pid)}/cmdline").read_bytes()
 
-    os.kill(world.rank_pids()[0], signal.SIGKILL)
+    os.kill(world.rank_pid(0), signal.SIGKILL)
     operator.wait_for_step(3, round=3)
     assert operator.verdicts[1].rank == 0
     assert agent.poll() is None
@@ -103,7 +103,7 @@ def test_a_script_of_a_library_that_imports_much_is_forked(
     world.start(["python", world.script(LIBRARY_SCRIPT)], ONLY_HERE=world.mark)
     world.until(lambda: "[rank 0] round 1 imports it" in world.log())
     world.until(lambda: "ranks are forked from now on" in world.log())
-    os.kill(world.rank_pids()[0], signal.SIGKILL)
+    os.kill(world.rank_pid(0), signal.SIGKILL)
     world.until(lambda: "[rank 0] round 2 has it" in world.log())
 
 
@@ -129,7 +129,7 @@ def test_a_script_that_takes_no_steps_is_forked_with_what_it_imports(make_world:
     seen = len(world.operator.reports)
     world.operator.wait_for(lambda: len(world.operator.reports) > seen + 1, "further reports")
     assert world.operator.events == [], "how ranks are started is for the log of the pod"
-    os.kill(world.rank_pids()[1], signal.SIGKILL)
+    os.kill(world.rank_pid(1), signal.SIGKILL)
     world.until(lambda: "[rank 0] round 2 forked ['pyarrow', 'sklearn'] FALSE" in world.log())
     assert "advance" not in world.log()
 
@@ -152,7 +152,7 @@ def test_a_script_that_imports_nothing_is_forked_too(make_world: Callable[..., W
     world.start(["python", world.script(script)], **world.zygote_without_torch())
     operator = world.operator
     world.until(lambda: "ranks are forked from now on" in world.log())
-    first = world.rank_pids()[0]
+    first = world.rank_pid(0)
     os.kill(first, signal.SIGKILL)
     world.until(lambda: "[rank 0] round 2" in world.log())
     operator.wait_for(lambda: world.rank_pids()[0] not in (0, first), "a rank of round 2")
@@ -168,7 +168,7 @@ def test_the_store_of_a_round_outlives_its_ranks_and_its_loss_is_told(
     operator.wait_for(lambda: operator.reports and operator.reports[-1].round == 1, "round 1")
     store = _listener(operator.store.port)
     operator.wait_for(lambda: operator.reports[-1].ranks[0].pid, "a rank")
-    os.kill(world.rank_pids()[0], signal.SIGKILL)
+    os.kill(world.rank_pid(0), signal.SIGKILL)
     operator.wait_for_verdict()
     assert not operator.reports[-1].store_lost
     os.kill(store, signal.SIGKILL)
@@ -199,7 +199,7 @@ def test_the_store_of_a_round_that_waited_for_memory_of_a_device_answers(make_wo
     operator = world.operator
     world.start(["python", world.script(HOLDER), str(world.folder / "holder")], **world.without_torch())
     operator.wait_for_step(1, round=1)
-    os.kill(world.rank_pids()[1], signal.SIGKILL)
+    os.kill(world.rank_pid(1), signal.SIGKILL)
     operator.wait_for_step(2, round=2)
     assert "the holder has gone" in world.log()
     assert "the store answers" in world.log()
@@ -250,7 +250,7 @@ def test_the_rank_that_was_killed_is_blamed_when_its_peer_in_another_pod_speaks_
         world.start(["python", world.script(source)], slot)
     world.until(lambda: "both are there" in world.log(0) and "both are there" in world.log(1))
     world.operator.wait_for(lambda: all(world.rank_pids().get(rank) for rank in range(2)), "reports of both ranks")
-    os.kill(world.rank_pids()[1], signal.SIGKILL)
+    os.kill(world.rank_pid(1), signal.SIGKILL)
     assert world.operator.wait_for_verdict().rank == 1
     cascade = world.operator.wait_for(
         lambda: next((r.verdict for r in world.operator.reports if r.verdict and r.verdict.rank == 0), None),
@@ -288,7 +288,7 @@ def replace_pod_1(world: World, *command: str, **env: str) -> None:
     world.wait(1)
     with world.operator.changed:
         world.operator.agents[1].joined = False
-    os.kill(world.rank_pids()[0], signal.SIGKILL)
+    os.kill(world.rank_pid(0), signal.SIGKILL)
     world.operator.wait_for_verdict(1)
     world.start(list(command), slot=1, **env)
 

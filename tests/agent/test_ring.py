@@ -102,7 +102,7 @@ def test_an_agent_tells_that_its_neighbour_is_gone_and_that_it_is_back(
     operator = world.operator
     for slot in range(2):
         world.start([sys.executable, world.script(WAITING)], slot=slot, **world.without_torch())
-    operator.wait_for(lambda: len(world.rank_pids()) == 2, "two ranks")
+    operator.wait_for(lambda: len(world.rank_pids()) == 2 and all(world.rank_pids().values()), "two ranks")
     world.agents[1].send_signal(signal.SIGSTOP)
     operator.wait_for(lambda: operator.reports[-1].neighbour_lost == 1, "word of the loss")
     world.agents[1].send_signal(signal.SIGCONT)

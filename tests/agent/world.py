@@ -140,6 +140,14 @@ class World:
         """Rank -> pid, as last reported."""
         return {r.rank: r.pid for a in self.operator.agents if a.report for r in a.report.ranks}
 
+    def rank_pid(self, rank: int) -> int:
+        """The process of a rank, once a report names it.
+
+        A rank that isn't born yet is reported with pid 0, which os.kill() takes for this process and its whole group.
+        """
+        pid: int = self.operator.wait_for(lambda: self.rank_pids().get(rank), f"rank {rank} to be born")
+        return pid
+
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something that only the machine shows: a log, a list of processes."""
         deadline = time.monotonic() + WAIT_S

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.ports import free_port
 from tests import tied
 from tests.cli.conftest import WriteJob
 from tests.e2e import harness
@@ -150,12 +151,6 @@ def start(tmp_path: Path, temporary: Path, write_job: WriteJob) -> Iterator[Any]
     yield begin
     for run in runs:
         run.kill()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def nothing_is_left(temporary: Path, port: int) -> bool:

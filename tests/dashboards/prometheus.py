@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -22,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.ports import free_port
 from tests import tied
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainmaster-tests" / "prometheus"
@@ -153,7 +153,7 @@ def serving(
     `lookback_s`: for so long a series is there that has no new samples. A scrape notes the end of a series, made-up
     history can't: there it should be less than the time between two samples.
     """
-    port = _free_port()
+    port = free_port()
     scrape = {
         "job_name": "trainmaster",
         "honor_labels": True,
@@ -180,12 +180,6 @@ def serving(
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def _wait_until_ready(process: subprocess.Popen[Any], port: int, log: Path) -> None:

@@ -89,13 +89,14 @@ def test_a_corrupt_copy_is_seen_and_storage_is_used_instead(calm: Calm, tmp_path
 @contextmanager
 def watched(job: Path, out: Path, faults: list[str]) -> Iterator[tuple[Command, Iterator[str]]]:
     with started(command(job, out, faults)) as process:
-        signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))
+        before = signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))
         signal.alarm(ALARM_S)
         assert process.stdout is not None
         try:
             yield process, iter(process.stdout)
         finally:
             signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
             if process.poll() is None:
                 process.terminate()
                 process.wait()

@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from benchmarks.ports import free_port
 from tests.runtime.api_server import ApiServer, api_server
 from tests.runtime.fakes import job
 from tests.tied import tied
@@ -30,7 +31,7 @@ class Replica:
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
-        self.control, self.health, self.metrics = _free_port(), _free_port(), _free_port()
+        self.control, self.health, self.metrics = free_port(), free_port(), free_port()
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self, server: ApiServer, *arguments: str, plain: bool = True) -> None:
@@ -92,12 +93,6 @@ class Replica:
         assert self.process is not None
         self.process.send_signal(number)
         return await self.process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 async def until(true, what: str) -> None:

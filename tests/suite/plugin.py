@@ -5,6 +5,7 @@
 - Tests marked `cuda` are skipped where there is no CUDA device.
 - Tests named in releases.txt get the marker `release`: `-m "not release"` leaves them out.
 - `--shard 1/4` leaves a quarter of the selected tests, the same one each time.
+- A test that leaves the state of its process changed fails (see leftovers.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ import pytest
 from tests.suite import keeper, order
 from tests.suite.durations import BadDurations, Durations, load, save
 from tests.suite.kinds import FIXTURE, KINDS, file_of, kind_of
+from tests.suite.leftovers import Leftovers
 from tests.suite.listing import Entry, matcher, parse
 from tests.suite.measuring import Results, Stopwatch, shared_fixture
 
@@ -102,6 +105,8 @@ def pytest_configure(config: pytest.Config) -> None:
     path: str | None = getattr(config, "workerinput", {}).get(keeper.WORKER_INPUT)
     keeper.kept = None if path is None else Path(path)
     config.pluginmanager.register(Stopwatch(), "suite-stopwatch")
+    tempfile.gettempdir()  # The first call sets tempfile.tempdir, and no test is to blame for that.
+    config.pluginmanager.register(Leftovers(), "suite-leftovers")
     if not _is_worker(config):
         config.stash[RESULTS] = Results()
         config.pluginmanager.register(config.stash[RESULTS], "suite-results")

@@ -15,10 +15,16 @@ from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks, shared
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tensors of tests are small, and two workers share a machine: a second thread would only wait, and busily."""
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors of tests are small, and two workers share a machine: a second thread would only wait, and busily.
+
+    Tests of other folders that run on the same worker have the threads that they would have without these tests.
+    """
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

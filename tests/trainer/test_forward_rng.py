@@ -8,10 +8,9 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from tests.trainer.process_groups import process_group
 from trainmaster.parallel.forward_rng import ForwardRng, seed_copies
 from trainmaster.parallel.mesh import Mesh
 
@@ -24,13 +23,10 @@ def drawn(degrees: dict[str, int], draw: Draw) -> list[list[Tensor]]:
     with the same state."""
     size, found = math.prod(degrees.values()), []
     for rank in range(size):
-        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
-        try:
+        with process_group(rank, size):
             torch.manual_seed(0)
             dropout = nn.Dropout(0.5)
             found.append(draw(ForwardRng({0: dropout}, Mesh(degrees, "cpu"), "cpu"), dropout))
-        finally:
-            dist.destroy_process_group()
     return found
 
 

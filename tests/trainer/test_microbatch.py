@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from pydantic import ValidationError
 
 from tests.trainer.job import Job
+from tests.trainer.process_groups import process_group
 from tests.trainer.ranks import Ranks
 from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
@@ -98,9 +98,8 @@ def test_the_limit_is_the_containers_or_a_share_of_the_machine(monkeypatch: pyte
 
 @pytest.fixture
 def alone() -> Any:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield World(0, 1, torch.device("cpu"), None)
-    dist.destroy_process_group()
+    with process_group():
+        yield World(0, 1, torch.device("cpu"), None)
 
 
 def test_a_restart_finds_what_was_found_unless_it_was_for_something_else(

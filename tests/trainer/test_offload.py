@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from pydantic import ValidationError
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -17,6 +16,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 import trainmaster as tm
+from tests.trainer.process_groups import process_group
 from trainmaster import parallel
 from trainmaster.checkpoint.state import capture
 from trainmaster.contract.config import OptimizerConfig, TrainingConfig
@@ -111,11 +111,6 @@ def test_the_noise_scale_is_refused() -> None:
 
 
 def test_a_users_loop_without_shards_is_refused() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        with pytest.raises(
-            ConfigError, match=r"parallelism\.sharding\.offload keeps shards in .* set dpShard to 2 or more"
-        ):
-            tm.parallelize(nn.Linear(2, 2), {"dpShard": 1, "sharding": {"offload": True}})
-    finally:
-        dist.destroy_process_group()
+    words = r"parallelism\.sharding\.offload keeps shards in .* set dpShard to 2 or more"
+    with process_group(), pytest.raises(ConfigError, match=words):
+        tm.parallelize(nn.Linear(2, 2), {"dpShard": 1, "sharding": {"offload": True}})

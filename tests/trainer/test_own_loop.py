@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import trainmaster as tm
+from tests.trainer.process_groups import process_group
 from tests.trainer.ranks import Ranks
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
@@ -212,9 +213,8 @@ def test_what_blocks_cant_do_is_refused_in_words(
 
 @pytest.fixture
 def one_rank() -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
+    with process_group():
+        yield
 
 
 def test_a_process_group_is_needed() -> None:

@@ -7,6 +7,7 @@ whoever would wait for one fails.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,12 @@ class UnderWay:
 
     def arrived(self) -> bool:
         return False
+
+
+@pytest.fixture(autouse=True)
+def _same_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process group puts its rank before every line of a traceback, for good: it is undone after the test."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
 
 @pytest.fixture
