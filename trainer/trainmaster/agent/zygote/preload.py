@@ -28,7 +28,7 @@ MODULES = "TRAINMASTER_ZYGOTE_MODULES"  # comma-separated, imported by the prist
 DEFAULT_MODULES = (
     "torch,torch.distributed,torch.distributed.fsdp,torch.distributed.checkpoint,torch._dynamo,"
     "trainmaster.train.loop,trainmaster.data.token_windows,trainmaster.models.gpt,trainmaster.models.moe_router_and_balance,"
-    "trainmaster.models.initialization,encodings.idna"
+    "trainmaster.models.initialization,trainmaster.checkpoint.state.reshard_tensors,encodings.idna"
 )
 TRIAL_S = 20.0
 

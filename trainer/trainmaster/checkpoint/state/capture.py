@@ -8,19 +8,20 @@ separately. Neither reading nor restoring needs a collective or a fake optimizer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from trainmaster.checkpoint.state import tagged_values as tagged
-from trainmaster.checkpoint.state.dtensors import with_part
+from trainmaster.checkpoint.state.dtensors import is_dtensor, is_fsdp_module, with_part
 from trainmaster.checkpoint.state.file_layout import DTYPES
 from trainmaster.contract.wire.checkpoint_format import Manifest
 from trainmaster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
+    from torch.distributed.tensor import DTensor
 
 Tensors = dict[str, torch.Tensor]
 
@@ -95,7 +96,7 @@ def as_shard_of(local: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
     If `parameter` is a plain tensor, `local` is returned as it is.
     """
-    if not isinstance(parameter, DTensor) or isinstance(local, DTensor):
+    if not is_dtensor(parameter) or is_dtensor(local):
         return local
     return with_part(local, parameter)
 
@@ -147,10 +148,10 @@ def optimizer_targets(optimizer: Any, name: str, names: dict[int, str], manifest
             kind = key.rpartition(".")[2]
             if saved.shape == list(whole.shape):
                 # By hand: the first zeros_like of a DTensor costs 10 ms of sharding propagation.
-                local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+                local = parameter.to_local() if is_dtensor(parameter) else parameter
                 empty = torch.zeros_like(local, dtype=DTYPES[saved.dtype], requires_grad=False)
                 targets[key] = as_shard_of(empty, whole)
-                state[kind] = targets[key] if isinstance(parameter, DTensor) else empty
+                state[kind] = targets[key] if is_dtensor(parameter) else empty
             else:
                 # As torch.optim: the step count stays on the host unless the kernel reads it.
                 host = kind == "step" and not (group.get("capturable") or group.get("fused"))
@@ -175,7 +176,7 @@ def capture_module(snapshot: Snapshot, name: str, module: nn.Module) -> None:
     """Add the parameters, buffers and extra state of a module to `snapshot`."""
     module = unwrap(module)
     parameters = {_plain(fqn) for fqn, _ in module.named_parameters(remove_duplicate=False)}
-    sharded = any(isinstance(p, DTensor) for p in module.parameters())
+    sharded = any(is_dtensor(p) for p in module.parameters())
     for fqn, value in (_sharded_state(module) if sharded else module.state_dict()).items():
         key = f"{name}.{_plain(fqn)}"
         if isinstance(value, torch.Tensor):
@@ -245,7 +246,7 @@ def _sharded_state(module: nn.Module) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for prefix, part in module.named_modules():
-        if isinstance(part, FSDPModule):
+        if is_fsdp_module(part):
             part.reshard()
         prefix = f"{prefix}." if prefix else ""
         found.update((prefix + k, v) for k, v in part._parameters.items() if v is not None)

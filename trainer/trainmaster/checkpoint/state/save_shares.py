@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate
 
 from trainmaster.checkpoint.state.capture import Snapshot, blocks
+from trainmaster.checkpoint.state.dtensors import is_dtensor
 from trainmaster.checkpoint.state.file_layout import Piece
 from trainmaster.checkpoint.state.island_names import island_of
 from trainmaster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 REPLICAS = "dpReplicate"
 """The axis of a mesh whose ranks all have the same state."""
@@ -45,7 +49,7 @@ def owned(snapshot: Snapshot, place: Place) -> list[Piece]:
         if place.island and not island_of(name):
             continue
         choice = zlib.crc32(name.encode())
-        if isinstance(tensor, DTensor):
+        if is_dtensor(tensor):
             if _is_spokesman(tensor, choice, place.replica):
                 pieces += local_pieces(name, tensor)
         elif name.startswith("rank.") or rank == holders[0 if name in snapshot.buffers else choice % len(holders)]:
@@ -65,7 +69,7 @@ def _is_spokesman(tensor: DTensor, choice: int, replica: tuple[int, int]) -> boo
     for axis, placement in enumerate(tensor.placements):
         if placement.is_partial():
             raise ConfigError("a tensor with pending partial sums can't be saved")
-        if isinstance(placement, Replicate):
+        if placement.is_replicate():
             size = tensor.device_mesh.size(axis)
             if coordinate[axis] != choice % size:
                 return False
@@ -76,7 +80,7 @@ def _is_spokesman(tensor: DTensor, choice: int, replica: tuple[int, int]) -> boo
 def local_pieces(name: str, tensor: torch.Tensor) -> list[Piece]:
     """Return this rank's part of a tensor as one piece, or [] if it has none. Raises ConfigError if it is not one
     block."""
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return [Piece(name, [0] * tensor.dim(), list(tensor.shape), tensor)]
     local = tensor.to_local()
     chunks = [chunk for chunk in blocks(tensor) if math.prod(chunk.sizes) or not chunk.sizes]
