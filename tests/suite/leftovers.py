@@ -3,6 +3,9 @@
 pytest-xdist deals files to workers in an order that differs between machines, so what one test leaves would make
 another one fail now and then, in a run that nobody can repeat.
 
+A library may change the state when it is imported, and which test is the first to import it depends on that order, too:
+a test that imports a library first does not fail, but the state is put back.
+
 A test is compared before its set-up and after its teardown: `state()` says what is looked at. A fixture of a wider
 scope may change the state for as long as it lives. So what changes during its set-up is expected to stay, and what was
 there before is expected again once it has ended; the last test that uses the fixture fails if it isn't.
@@ -11,6 +14,7 @@ there before is expected again once it has ended; the last test that uses the fi
 from __future__ import annotations
 
 import gc
+import itertools
 import locale
 import logging
 import os
@@ -31,8 +35,8 @@ IGNORED = frozenset({b"PYTEST_CURRENT_TEST"})
 OF_LIBRARIES = frozenset(
     {b"KMP_DUPLICATE_LIB_OK", b"KMP_INIT_AT_FORK", b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"}
 )
-"""Variables that scikit-learn sets when it is imported, and torch with its compiler: whichever test is the first to
-import them is not to blame. They are put back, too."""
+"""Variables that scikit-learn sets when it is imported, and torch with its compiler, which sets them late. They are put
+back, and no test fails because of them."""
 
 SIGNALS = tuple(getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "CHLD", "ALRM", "USR1", "USR2"))
 NOT_HELD = ("cuda", "framework", "release")
@@ -46,6 +50,10 @@ NOT_HELD_PROCESSES = tuple(
     for name in ("benchmarks", "chart", "cli", "dashboards", "docs", "frameworks", "scripts", "trainer")
 )
 """Tests of these folders that start processes don't fail yet, for the same reason. The others there do."""
+
+OURS_AND_PYTHONS = sys.stdlib_module_names | {
+    *("benchmarks", "docs", "e2e", "simulation", "tests", "trainmaster", "trainmaster_operator")
+}
 
 UNKNOWN = object()
 """The value of what can't be read, e.g. of torch before something has imported it."""
@@ -137,9 +145,11 @@ class Leftovers:
 
     def __init__(self) -> None:
         self._expected: State | None = None
+        self._modules = 0
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None]:
+        self._modules = len(sys.modules)
         self._expected = state()
         return (yield)
 
@@ -166,7 +176,7 @@ class Leftovers:
                 error.add_note(f"The test also {difference}.")
             raise
         found = [difference for difference in self._put_back() if difference.name not in OF_LIBRARIES]
-        if found and _is_held(item):
+        if found and _is_held(item) and not _has_imported_a_library(self._modules):
             pytest.fail(f"The test {', and '.join(map(str, found))}.", pytrace=False)
 
     def _expect(self, changes: list[Difference], ended: bool) -> None:
@@ -195,6 +205,12 @@ def _is_held(item: pytest.Item) -> bool:
     if item.nodeid.startswith(NOT_HELD_FOLDERS) or any(item.get_closest_marker(name) for name in NOT_HELD):
         return False
     return item.get_closest_marker("processes") is None or not item.nodeid.startswith(NOT_HELD_PROCESSES)
+
+
+def _has_imported_a_library(known: int) -> bool:
+    """Return True if a module that is neither ours nor Python's was imported after the first `known` modules."""
+    new = itertools.islice(list(sys.modules), known, None)
+    return any(name.partition(".")[0] not in OURS_AND_PYTHONS for name in new)
 
 
 def _environment(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]) -> Iterator[Difference]:
