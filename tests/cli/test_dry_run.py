@@ -145,6 +145,33 @@ def test_validate_for_a_cluster_warns_of_checkpoints_that_would_be_lost_with_the
     assert (warned in capsys.readouterr().err) == warns
 
 
+@pytest.mark.parametrize("command", [*COMMANDS, ("validate",)])
+def test_a_job_that_leaves_its_gpus_unused_is_accepted_with_a_warning(
+    cluster: Cluster,
+    write_job: WriteJob,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+) -> None:
+    containers = [{"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 8}}}]
+    file = write_job(
+        spec__workers__template={"spec": {"containers": containers}},
+        spec__training__data={"source": "text", "path": str(tmp_path)},
+    )
+    assert main([*command, str(file)]) == 0
+    assert "trainmaster: warning: spec.workers.ranksPerPod is 1, but each pod asks for 8" in capsys.readouterr().err
+    assert len(cluster.store.list(JOB).items) == (1 if command == ("submit",) else 0)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_job_that_must_have_gpus_and_asks_for_none_reaches_no_cluster(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    assert main([*command, str(write_job(spec__training__device="CUDA"))]) == 2
+    assert "spec.training.device: CUDA needs a GPU for each rank" in capsys.readouterr().err
+    assert cluster.tried == []
+
+
 def test_a_cluster_that_is_named_must_be_there(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(capsys, "validate", str(write_job()), "--kubeconfig", "gone") == "--kubeconfig gone: does not exist"
 

@@ -9,7 +9,7 @@ import yaml
 
 from tests import kubernetes_schemas
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
-from trainmaster_operator.api.validation import job_validation
+from trainmaster_operator.api.validation import device_count, job_validation
 from trainmaster_operator.cli.this_machine import trainer_checks
 
 KIND = "DistributedTrainingJob"
@@ -70,6 +70,13 @@ def problems_of_block(text: str) -> list[str]:
         if problem := kubernetes_schemas.problem(document):
             found.append(f"{kind}: {problem}")
     return found
+
+
+def warnings_of_block(text: str) -> list[str]:
+    """Return what is said of the GPUs of the jobs, or parts of jobs, in a valid block of YAML."""
+    jobs = [complete(document) for document in yaml.safe_load_all(text) if document.get("kind") in (None, KIND)]
+    specs = [DistributedTrainingJob.model_validate(job).spec for job in jobs]
+    return [words for spec in specs for words in device_count.warnings(spec)]
 
 
 def problems(job: dict[str, Any]) -> list[str]:

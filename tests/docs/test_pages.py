@@ -96,10 +96,21 @@ def test_a_job_or_a_part_of_one_is_valid(block: Block) -> None:
         assert wrong == []
 
 
+@pytest.mark.parametrize("block", of("yaml"), ids=named)
+def test_a_job_that_is_shown_asks_for_as_many_gpus_as_its_ranks_use(block: Block) -> None:
+    if not block.has("illustrative"):
+        assert fragments.warnings_of_block(block.text) == []
+
+
 def test_an_object_of_kubernetes_that_is_not_valid_is_told() -> None:
     claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: a}\nspec: {accessMode: []}\n"
     assert fragments.problems_of_block(claim)
     assert fragments.problems_of_block("apiVersion: karpenter.sh/v1\nkind: NodePool\n")
+
+
+def test_a_shown_job_with_gpus_that_its_ranks_leave_unused_is_told() -> None:
+    template = "template: {spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 8}}}]}}"
+    assert fragments.warnings_of_block("workers: {replicas: 1, " + template + "}")
 
 
 def test_a_part_of_a_job_that_is_not_valid_is_told() -> None:

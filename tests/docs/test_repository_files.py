@@ -81,3 +81,12 @@ def test_the_newest_changes_are_those_of_no_release_or_of_this_version() -> None
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None
     assert newest[1] in ("Unreleased", PYPROJECT["project"]["version"])
+
+
+def test_the_dockerfile_that_adds_packages_ends_with_the_user_of_the_trainers_image() -> None:
+    def users(text: str) -> list[str]:
+        return [line for line in text.splitlines() if line.startswith("USER ")]
+
+    root = Path(__file__).parents[2]
+    shown = (root / "docs/images-and-volumes.md").read_text().split("FROM registry.example.com/team/trainer:")[1]
+    assert users(shown.split("```")[0])[-1] == users((root / "docker/trainer.Dockerfile").read_text())[-1]

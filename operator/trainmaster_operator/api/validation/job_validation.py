@@ -49,7 +49,7 @@ def validate(document: Any, *, sized: bool = True, on_cluster: bool = False) -> 
 
     A status in the document is ignored, as an API server does. `sized`: also check that the parallelism and the batch
     fit the number of ranks. `on_cluster`: also check rules for jobs on a cluster, where a job without storage saves
-    nothing.
+    nothing and a pod sees only the devices that it asks for.
     """
     if not isinstance(document, dict):
         return [Problem((), f"a {JOB_KIND} is expected, not {shown(document)}")]
@@ -161,7 +161,7 @@ def _across(value: Any, sized: bool, on_cluster: bool) -> Iterator[Problem]:
         return
     spec = partial_model.read(JobSpec, value)
     of_degrees = (cross_field_rules.of_size, *unused_options.RULES_OF_DEGREES) if sized else ()
-    of_clusters = unused_options.RULES_OF_CLUSTERS if on_cluster else ()
+    of_clusters = (*unused_options.RULES_OF_CLUSTERS, device_count.of_clusters) if on_cluster else ()
     for rule in (
         *cross_field_rules.RULES,
         *unused_options.RULES,

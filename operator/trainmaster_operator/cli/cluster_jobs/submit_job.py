@@ -13,7 +13,7 @@ from trainmaster_operator.cli.display import live_display
 from trainmaster_operator.cli.display.watch_job import follow
 from trainmaster_operator.cli.job_files.dry_run import try_job
 from trainmaster_operator.cli.job_files.job_document import Document, in_namespace
-from trainmaster_operator.cli.job_files.validate_job import load_job
+from trainmaster_operator.cli.job_files.validate_job import load_job, warn
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cluster.port import JOB, AlreadyExists, Invalid, Object
@@ -22,7 +22,8 @@ from trainmaster_operator.cluster.port import JOB, AlreadyExists, Invalid, Objec
 def submit(where: Where, file: Path, watching: bool, plain: bool) -> int:
     """Create the job of a file. Return 0; with `watching`, return 0 if the job succeeds and 1 otherwise. Raise
     Refusal if nothing was created."""
-    document, _ = load_job(file, on_cluster=True)
+    document, given = load_job(file, on_cluster=True)
+    warn(given, on_cluster=True)
     return asyncio.run(_submit(where, document, watching, plain))
 
 

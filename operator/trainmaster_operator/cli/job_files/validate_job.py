@@ -12,7 +12,13 @@ from pydantic import ValidationError
 from trainmaster.contract.config import ParallelismConfig, TrainingSpec
 from trainmaster_operator.api.checkpoint_spec import CheckpointSpec
 from trainmaster_operator.api.job_spec import DistributedTrainingJob, JobSpec
-from trainmaster_operator.api.validation import job_validation, launch_command, partial_model, unknown_pod_fields
+from trainmaster_operator.api.validation import (
+    device_count,
+    job_validation,
+    launch_command,
+    partial_model,
+    unknown_pod_fields,
+)
 from trainmaster_operator.api.workers_spec import WorkersSpec
 from trainmaster_operator.cli import kubeconfig
 from trainmaster_operator.cli.job_files.job_document import Document, in_namespace, load, refuse
@@ -85,7 +91,7 @@ def validate(file: Path, *, cluster: Where | None = None) -> int:
         else:
             refuse(document, _names_in_template(document.value["spec"]))
             tried = "; no cluster has checked it, because there is no kubeconfig"
-        sys.stderr.writelines(f"trainmaster: warning: {words}\n" for words in _warnings(job))
+    warn(job, on_cluster=cluster is not None)
     sys.stdout.write(f"{file}: job {job.metadata.name} is valid ({_size(job.spec)}){tried}\n")
     return 0
 
@@ -101,12 +107,15 @@ def _size(spec: JobSpec) -> str:
     return f"{ranks}: {counted(workers.replicas, 'pod')} x {counted(workers.ranksPerPod, 'rank')} of {option}"
 
 
-def _warnings(job: DistributedTrainingJob) -> Iterator[str]:
-    """Yield what a cluster accepts although it is probably a mistake."""
-    from trainmaster_operator.planning.lifecycle.checkpoint_conditions import IN_PODS, is_in_pods
+def warn(job: DistributedTrainingJob, *, on_cluster: bool) -> None:
+    """Print on standard error what is probably a mistake in a valid job. `on_cluster`: it is to run on a cluster."""
+    found = list(device_count.warnings(job.spec))
+    if on_cluster:
+        from trainmaster_operator.planning.lifecycle.checkpoint_conditions import IN_PODS, is_in_pods
 
-    if is_in_pods(job.spec):
-        yield IN_PODS.format(folder=job.spec.checkpoint.directory)
+        if is_in_pods(job.spec):
+            found.append(IN_PODS.format(folder=job.spec.checkpoint.directory))
+    sys.stderr.writelines(f"trainmaster: warning: {words}\n" for words in found)
 
 
 async def _try_on_cluster(document: Document, where: Where) -> str:
