@@ -162,7 +162,7 @@ class Watch:
         if seen.failures > self._seen.failures:
             self._charge(job, status)
         released = status.released.times if status.released is not None else 0
-        if released > self._released and world.cluster is not None:
+        if released > self._released and world.cluster is not None and _all_replaced(self._seen, seen):
             world.cluster.given_back()
         self._released = released
         self._seen = seen
@@ -244,6 +244,12 @@ def _read(uid: str, status: JobState) -> Seen:
         failure.cause if failure is not None else "",
         status.workers.replicas,
     )
+
+
+def _all_replaced(old: Seen, new: Seen) -> bool:
+    """Whether a new pod is wanted for every slot: the job gives all places back. Otherwise a node rejected single
+    pods, and those alone wait."""
+    return all(b > a for a, b in zip(old.incarnations, new.incarnations, strict=False))
 
 
 def _wishes(spec: Object) -> tuple[bool, int, int]:

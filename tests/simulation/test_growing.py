@@ -35,3 +35,10 @@ def test_the_schedules_cover_what_such_clusters_do() -> None:
     assert any(growth.pending_s is not None and growth.gated_s > growth.pending_s for growth in seen)
     for right in ("may_taint", "may_list"):
         assert {getattr(growth, right) for growth in seen} == {True, False}
+
+
+def test_a_pod_that_a_dead_node_ignores_gives_no_places_back() -> None:
+    """In this schedule a pod is bound to a node that has died, and that pod alone is replaced while nodes come."""
+    outcome = run_growing_seed(3774)
+    assert any("node is ordered" in line for line in outcome.log)
+    assert not outcome.violations, told(outcome)
