@@ -120,7 +120,9 @@ class GrowingCluster:
             self.world.later(self.chance.uniform(*self.growth.late_s), lambda: self._return(found))
 
     def _return(self, node: _Node) -> None:
-        self.nodes[node.name] = _Node(node.name, rfc3339(self.world.clock.now()), rival=node.rival)
+        """The same object: the other job may have taken the node's place meanwhile, and gives it back in the end."""
+        node.created_at, node.version, node.taints, node.ready = rfc3339(self.world.clock.now()), 1, (), True
+        self.nodes[node.name] = node
 
     # -- nodes, as an operator sees them
 

@@ -42,3 +42,10 @@ def test_a_pod_that_a_dead_node_ignores_gives_no_places_back() -> None:
     outcome = run_growing_seed(3774)
     assert any("node is ordered" in line for line in outcome.log)
     assert not outcome.violations, told(outcome)
+
+
+def test_a_node_that_the_cloud_took_and_returned_is_not_held_by_the_other_job_for_ever() -> None:
+    outcome = run_growing_seed(5242)
+    assert any("reclaim-node" in line for line in outcome.log)
+    assert any("the other job is done" in line for line in outcome.log)
+    assert not outcome.violations, told(outcome)
