@@ -186,7 +186,9 @@ def test_validate_and_run_refuse_a_device_that_is_not_there(
         assert main([command, path]) == 2
         told = capsys.readouterr().err.removesuffix("\n").removesuffix(validate_job.LOCAL_ONLY)
         assert re.fullmatch(rf"trainmaster: \S+job.yaml:\d+: spec.training.device: {words}", told)
-    assert main(["validate", "--cluster", path]) == 0
+    assert main(["validate", "--cluster", path]) == (2 if device == "CUDA" else 0)
+    asked = capsys.readouterr().err
+    assert device == "MPS" or "the first container of the template asks for none" in asked
 
 
 def test_run_refuses_devices_that_another_run_holds_and_validate_does_not_ask(

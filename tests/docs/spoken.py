@@ -19,7 +19,7 @@ from trainmaster_operator.cli.argument_parser import parser
 
 _OURS = ("operator", "trainer", "benchmarks", "tests/suite", "e2e", "charts", "claims", "docs/generate", "simulation")
 _UNCHECKED = (
-    *(".", "cd", "docker", "export", "for", "git", "kind", "python3", "torchrun", "uv"),
+    *(".", "cd", "docker", "export", "for", "git", "kind", "python3", "read", "torchrun", "uv"),
     *("aws", "az", "eksctl", "gcloud"),  # of clouds
     *("chmod", "chown", "mkdir", "nvidia-ctk", "systemctl"),  # of nodes and file servers
 )
@@ -30,6 +30,7 @@ _WRITTEN = (
     "gpu-first.yaml",
     "values-images.yaml",
     "/var/lib/trainmaster-e2e/values.yaml",
+    "output.yaml",
 )
 """Files that a command of the same page writes, or that it tells people to write."""
 _FILES = ("-f", "--filename", "--values", "--from-file", "--constraint")

@@ -1,4 +1,4 @@
-"""Fails a test that leaves the state of its process changed, and puts that state back for the tests after it.
+"""Puts the state of the process back that a test leaves changed, and fails the test with --fail-on-leftovers.
 
 pytest-xdist deals files to workers in an order that differs between machines, so what one test leaves would make
 another one fail now and then, in a run that nobody can repeat.
@@ -39,18 +39,6 @@ OF_LIBRARIES = frozenset(
 back, and no test fails because of them."""
 
 SIGNALS = tuple(getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "CHLD", "ALRM", "USR1", "USR2"))
-NOT_HELD = ("cuda", "framework", "release")
-"""Tests with these markers don't fail yet: no whole run of them was compared. What they leave is put back, too."""
-
-NOT_HELD_FOLDERS = ("tests/cluster/", "tests/e2e/", "tests/runtime/", "tests/simulation/", "tests/suite/")
-"""Tests of these folders don't fail yet, for the same reason."""
-
-NOT_HELD_PROCESSES = tuple(
-    f"tests/{name}/"
-    for name in ("benchmarks", "chart", "cli", "dashboards", "docs", "frameworks", "scripts", "trainer")
-)
-"""Tests of these folders that start processes don't fail yet, for the same reason. The others there do."""
-
 OURS_AND_PYTHONS = sys.stdlib_module_names | {
     *("benchmarks", "docs", "e2e", "simulation", "tests", "trainmaster", "trainmaster_operator")
 }
@@ -143,7 +131,8 @@ def differences(before: State, after: State) -> list[Difference]:
 class Leftovers:
     """The plugin that compares the states."""
 
-    def __init__(self) -> None:
+    def __init__(self, fails: bool) -> None:
+        self._fails = fails
         self._expected: State | None = None
         self._modules = 0
 
@@ -168,7 +157,7 @@ class Leftovers:
             self._expect(changes, ended=False)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
+    def pytest_runtest_teardown(self) -> Generator[None]:
         try:
             yield
         except BaseException as error:
@@ -176,7 +165,7 @@ class Leftovers:
                 error.add_note(f"The test also {difference}.")
             raise
         found = [difference for difference in self._put_back() if difference.name not in OF_LIBRARIES]
-        if found and _is_held(item) and not _has_imported_a_library(self._modules):
+        if found and self._fails and not _has_imported_a_library(self._modules):
             pytest.fail(f"The test {', and '.join(map(str, found))}.", pytrace=False)
 
     def _expect(self, changes: list[Difference], ended: bool) -> None:
@@ -199,12 +188,6 @@ class Leftovers:
             difference.put_back()
         self._expected = None
         return found
-
-
-def _is_held(item: pytest.Item) -> bool:
-    if item.nodeid.startswith(NOT_HELD_FOLDERS) or any(item.get_closest_marker(name) for name in NOT_HELD):
-        return False
-    return item.get_closest_marker("processes") is None or not item.nodeid.startswith(NOT_HELD_PROCESSES)
 
 
 def _has_imported_a_library(known: int) -> bool:

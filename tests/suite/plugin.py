@@ -5,7 +5,7 @@
 - Tests marked `cuda` are skipped where there is no CUDA device.
 - Tests named in releases.txt get the marker `release`: `-m "not release"` leaves them out.
 - `--shard 1/4` leaves a quarter of the selected tests, the same one each time.
-- A test that leaves the state of its process changed fails (see leftovers.py).
+- What a test leaves changed in its process is put back, and `--fail-on-leftovers` fails it (see leftovers.py).
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("suite", "durations and order of tests")
     group.addoption("--record-durations", metavar="FILE", type=Path, help="write how long each test took, as JSON")
     group.addoption("--shard", metavar="I/N", type=shard_of, help="run one of N parts of the selected tests")
+    group.addoption("--fail-on-leftovers", action="store_true", help="fail tests that leave their process changed")
     group.addoption(
         "--suite-folder",
         metavar="FOLDER",
@@ -106,7 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
     keeper.kept = None if path is None else Path(path)
     config.pluginmanager.register(Stopwatch(), "suite-stopwatch")
     tempfile.gettempdir()  # The first call sets tempfile.tempdir, and no test is to blame for that.
-    config.pluginmanager.register(Leftovers(), "suite-leftovers")
+    config.pluginmanager.register(Leftovers(config.getoption("fail_on_leftovers")), "suite-leftovers")
     if not _is_worker(config):
         config.stash[RESULTS] = Results()
         config.pluginmanager.register(config.stash[RESULTS], "suite-results")

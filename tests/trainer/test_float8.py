@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import ConfigError
-from trainmaster.parallel.blocks import float8, recompute
+from trainmaster.parallel.blocks import float8
 
 
 class Block(nn.Module):  # type: ignore[misc]
@@ -63,52 +61,6 @@ def test_products_are_those_of_rounded_factors(tokens: int, bias: bool) -> None:
     assert block.up.weight.grad is not None
     expected = of_y.flatten(0, 1).t() @ flat.flatten(0, 1)
     torch.testing.assert_close(block.up.weight.grad.float(), expected, rtol=2**-7, atol=2**-5)
-
-
-class Products(TorchDispatchMode):  # type: ignore[misc]
-    """Lists the matrix products that are computed, by their names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if operation in (*float8.PRODUCTS, torch.ops.aten.mm.default):
-            self.names.append(operation.name())
-        return operation(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(("device", "name"), [("cpu", "trainmaster::product_on_cpu"), ("meta", "aten::_scaled_mm")])
-def test_only_a_cpu_computes_products_in_fp32(device: str, name: str) -> None:
-    """torch's own product in 8 bits is slow on some CPUs; the planner computes as a GPU does, without data."""
-    block, _ = blocks()
-    block.to(device)
-    x = torch.zeros(16, 32, dtype=torch.bfloat16, device=device, requires_grad=True)
-    with Products() as products:
-        block(x).sum().backward()
-    assert products.names == [name] * 3
-
-
-def test_a_product_on_a_cpu_has_the_bits_of_the_exact_one() -> None:
-    """Sums of so few products of small whole numbers are exact, so only the rounding to bf16 is left."""
-    torch.manual_seed(1)
-    a, b = (torch.randint(-7, 8, (rows, 32)).float() for rows in (16, 48))
-    scales = torch.tensor(0.5), torch.tensor(4.0)
-    found = float8._product(a.to(float8.GRADIENT), scales[0], b.to(float8.ACTIVATION), scales[1])
-    exact = (a.to(float8.GRADIENT).double() @ b.to(float8.ACTIVATION).double().t()) * 2.0
-    assert torch.equal(found, exact.bfloat16())
-
-
-def test_a_product_that_selective_keeps_is_not_computed_again() -> None:
-    computed: dict[str, int] = {}
-    for how in ("Full", "Selective"):
-        block, _ = blocks()
-        recompute.apply([block], how)
-        x = torch.randn(16, 32).bfloat16().requires_grad_()
-        with Products() as products:
-            block(x).sin().sum().backward()
-        computed[how] = len(products.names)
-    assert computed == {"Full": 4, "Selective": 3}
 
 
 @pytest.mark.parametrize("sizes", [{"width": 24}, {"hidden": 40}], ids=["width", "hidden"])

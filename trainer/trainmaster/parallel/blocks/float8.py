@@ -116,30 +116,4 @@ def _scaled(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def _product(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor) -> Tensor:
     """Return a [M, K] times the transpose of b [N, K], both contiguous. It is summed in fp32 and returned in bf16."""
-    if a.is_cpu:
-        return torch.ops.trainmaster.product_on_cpu(a, a_scale, b, b_scale)
     return torch._scaled_mm(a, b.t(), scale_a=a_scale, scale_b=b_scale, out_dtype=torch.bfloat16)
-
-
-@torch.library.custom_op(  # type: ignore[untyped-decorator]
-    "trainmaster::product_on_cpu",
-    mutates_args=(),
-    device_types="cpu",
-    schema="(Tensor a, Tensor a_scale, Tensor b, Tensor b_scale) -> Tensor",
-)
-def _product_on_cpu(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor) -> Tensor:
-    """Compute `_product` in fp32, which has all numbers of 8 bits.
-
-    So does torch's own product, but not on CPUs with AMX: there it calls a kernel of oneDNN, with which a step of 1,024
-    tokens of a Llama of width 256 took 46 s. It is one operator, so that Selective keeps its result in bf16.
-    """
-    return torch.mm(a.float() * a_scale, (b.float() * b_scale).t()).to(torch.bfloat16)
-
-
-@_product_on_cpu.register_fake  # type: ignore[untyped-decorator]
-def _shape(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor) -> Tensor:
-    return a.new_empty(len(a), len(b), dtype=torch.bfloat16)
-
-
-PRODUCTS = (torch.ops.aten._scaled_mm.default, torch.ops.trainmaster.product_on_cpu.default)
-"""Operators that compute a product in 8 bits."""

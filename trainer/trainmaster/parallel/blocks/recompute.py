@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from trainmaster.parallel.blocks import float8, reversible
+from trainmaster.parallel.blocks import reversible
 from trainmaster.parallel.model_plan import replace_forwards
 
 _aten = torch.ops.aten
@@ -27,7 +27,7 @@ KEPT = frozenset(
         _aten.bmm.default,
         _aten.baddbmm.default,
         _aten._grouped_mm.default,
-        *float8.PRODUCTS,
+        _aten._scaled_mm.default,
         _aten._scaled_dot_product_flash_attention_for_cpu.default,
         _aten._scaled_dot_product_flash_attention.default,
         _aten._scaled_dot_product_efficient_attention.default,
