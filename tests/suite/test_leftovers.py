@@ -100,7 +100,8 @@ def run(folder: Path, source: str) -> str:
     (folder / "test_made_up.py").write_text(source)
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "suite").mkdir()
-    command = [sys.executable, "-m", "pytest", "-p", "tests.suite.plugin", "-p", "no:cacheprovider", "-rA", "--fail-on-leftovers"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.suite.plugin", "-p", "no:cacheprovider", "-rA"]
+    command += ["--fail-on-leftovers"]
     command += ["-c", str(folder / "pytest.ini"), "--suite-folder", str(folder / "suite"), str(folder)]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
