@@ -202,6 +202,16 @@ def test_without_room_the_save_ends_the_tier_with_the_same_words_and_leaves_no_f
     assert (rank.folder.used(), allocations.threads) == (0, [])
 
 
+def test_nothing_is_prepared_if_only_some_files_of_the_pod_fit(tmp_path: Path, allocations: Allocations) -> None:
+    """Otherwise the rank that comes first would take the room of another rank's only file."""
+    rank = Rank(tmp_path, budget=200 << 10)
+    rank.train()
+    rank.prepared()
+    assert (rank.hidden(), rank.events, allocations.threads) == ([], [], [])
+    assert rank.save(), "one file fits"
+    assert len(allocations.threads) == 1
+
+
 def test_a_full_tmpfs_is_told_by_the_save_that_needs_the_file(tmp_path: Path, allocations: Allocations) -> None:
     def full(number: int) -> None:
         if number:
