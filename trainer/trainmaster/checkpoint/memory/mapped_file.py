@@ -15,10 +15,8 @@ from trainmaster.checkpoint.files.memory_tier import RamFolder, into
 from trainmaster.checkpoint.state.file_layout import Layout
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels say EINVAL, and the copy maps the pages
-_ALLOCATED, _MAPPED = (
-    64 << 20,
-    4 << 20,
-)  # bytes at once; whoever maps or forks waits for the pages that are being mapped
+_ALLOCATED = 64 << 20  # bytes that are allocated by one call
+_MAPPED = 4 << 20  # bytes that are mapped by one call: other threads that map memory or fork wait until it returns
 _HIDDEN = ".prepared-"  # a file that no save has used yet; then its number and the rank
 
 _libc = ctypes.CDLL(None, use_errno=True)
