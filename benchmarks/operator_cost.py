@@ -39,6 +39,10 @@ SETTLE_S = (4.0, 2.0)  # before the first kill of a run, and before later ones
 DRAWS = 2000  # of the bootstrap
 
 
+Runs = Sequence[Sequence[float]]
+"""The samples of each run."""
+
+
 class Run(NamedTuple):
     """What one run showed: seconds and CPU milliseconds of each recovery, and CPU milliseconds up to the first step."""
 
@@ -148,15 +152,31 @@ def measure(folder: str, ranks: int, kills: int) -> Run:
     return Run(seconds, [clock.spent(*span) for span in spans], clock.spent(0, first) + clock.spent_ns[0] / 1e6)
 
 
-def ratio(above: Sequence[float], below: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
-    """Return the ratio of two medians, and the ends of its 95 % interval by the bootstrap (Efron 1979)."""
+def ratio(above: Runs, below: Runs, seed: int = 0) -> tuple[float, float, float]:
+    """Return the ratio of two medians, and the ends of its 95 % interval by the bootstrap (Efron 1979).
+
+    Runs are drawn, and then samples of each: those of one run are more alike than those of two (Davison and Hinkley
+    1997, 3.8).
+    """
     chance = random.Random(seed)
-    drawn = sorted(
-        statistics.median(chance.choices(above, k=len(above))) / statistics.median(chance.choices(below, k=len(below)))
-        for _ in range(DRAWS)
-    )
+
+    def draw(runs: Runs) -> float:
+        found = chance.choices(runs, k=len(runs))
+        return statistics.median([sample for run in found for sample in chance.choices(run, k=len(run))])
+
+    drawn = sorted(draw(above) / draw(below) for _ in range(DRAWS))
     ends = drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS)]
-    return (statistics.median(above) / statistics.median(below), *ends)
+    return (statistics.median(_flat(above)) / statistics.median(_flat(below)), *ends)
+
+
+def _flat(runs: Runs) -> list[float]:
+    return [sample for run in runs for sample in run]
+
+
+def split(samples: Sequence[float], runs: int) -> Runs:
+    """Return the samples of each run, from those of all runs in their order: each run has as many."""
+    each = len(samples) // runs
+    return [samples[start : start + each] for start in range(0, len(samples), each)]
 
 
 def measured(systems: dict[str, str], given: argparse.Namespace) -> list[Case]:
@@ -206,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     by = {(case.case, case.system): case for case in cases}
     for case in dict.fromkeys(case.case for case in cases):
         ours, other = by[case, OURS], by[case, name]
-        told = ratio(ours.samples, other.samples)
+        told = ratio(split(ours.samples, given.runs), split(other.samples, given.runs))
         print(
             f"{case}: {ours.median:.3g} {ours.unit} (n {len(ours.samples)}), {name} {other.median:.3g} (n "
             f"{len(other.samples)}), ratio {told[0]:.3f} ({told[1]:.3f} to {told[2]:.3f})"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.installation import CHART, NAMESPACE, OPERATOR, RELEASE
+from e2e.installation import CHART, NAMESPACE, OPERATOR, RELEASE, VALUES
 from e2e.machine import Machine
 from e2e.test_failures import assert_one_curve
-from e2e.world import World
+from e2e.world import TRAINER, World
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{OPERATOR}"
 UNSEEN = {
@@ -27,7 +27,9 @@ BY_VALUES = {("", "nodes", verb) for verb in ("get", "list", "patch")}
 
 
 @pytest.mark.exclusive
-def test_upgrade_and_rollback_touch_no_running_job(world: World, tmp_path: Path) -> None:
+def test_upgrade_and_rollback_touch_no_running_job_and_a_new_pod_of_it_has_the_image_of_its_run(
+    world: World, tmp_path: Path
+) -> None:
     newer = tmp_path / "trainmaster"
     shutil.copytree(CHART, newer)
     chart = yaml.safe_load((newer / "Chart.yaml").read_text())
@@ -35,17 +37,33 @@ def test_upgrade_and_rollback_touch_no_running_job(world: World, tmp_path: Path)
 
     world.submit(world.training(steps=400))
     world.wait_step(20)
-    before = {pod["metadata"]["uid"] for pod in world.pods()}
+    before = uids(world)
     replicas = {pod["metadata"]["uid"] for pod in world.installation.replicas()}
-    world.installation.install(newer, podAnnotations={"e2e/release": "newer"})
-    present = [p["metadata"] for p in world.installation.replicas() if not p["metadata"].get("deletionTimestamp")]
-    assert {meta["uid"] for meta in present}.isdisjoint(replicas)
-    world.installation.helm("rollback", RELEASE, "--namespace", NAMESPACE)
-    world.installation.wait_ready()
+    image = {**VALUES["trainerImage"], "tag": "next"}
+    try:
+        world.installation.install(newer, podAnnotations={"e2e/release": "newer"}, trainerImage=image)
+        present = [p["metadata"] for p in world.installation.replicas() if not p["metadata"].get("deletionTimestamp")]
+        assert {meta["uid"] for meta in present}.isdisjoint(replicas)
+        assert uids(world) == before
+
+        world.kube.delete("Pod", world.pod(1), world.namespace)
+        world.kube.wait("Pod", world.pod(1, 1), world.namespace, lambda found: found is not None, "it is replaced")
+        assert world.image(1, 1) == TRAINER
+        status = world.wait_phase("Running")
+        assert not [c for c in status["conditions"] if c["type"] == "RevisionPending" and c["status"] == "True"]
+        between = uids(world)
+        assert len(before & between) == 1
+    finally:
+        world.installation.helm("rollback", RELEASE, "--namespace", NAMESPACE)
+        world.installation.wait_ready()
     status = world.succeeded()
-    assert {pod["metadata"]["uid"] for pod in world.pods()} == before
+    assert uids(world) == between
     assert status["restarts"]["total"] == 0
     assert_one_curve(world, 400)
+
+
+def uids(world: World) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in world.pods()}
 
 
 def test_an_agent_of_the_release_before(world: World) -> None:

@@ -94,7 +94,7 @@ def test_pods_that_a_dead_webhook_keeps_are_named_and_go_when_it_is_gone(world: 
 
 def test_a_quota_that_fills_in_a_run_and_is_raised_costs_waiting_alone(world: World) -> None:
     quota(world, 2)
-    world.submit(world.training(steps=400))
+    world.submit(world.training(steps=150))
     world.wait_step(20)
     set_quota(world, 1)
     world.kube.delete("Pod", world.pod(1), world.namespace, grace_s=0)
@@ -103,4 +103,4 @@ def test_a_quota_that_fills_in_a_run_and_is_raised_costs_waiting_alone(world: Wo
     assert "exceeded quota" in world.kube.wait_event("QuotaExceeded", "job", world.namespace)["message"]
     set_quota(world, 2)
     world.succeeded()
-    assert_one_curve(world, 400)
+    assert_one_curve(world, 150)

@@ -1,10 +1,7 @@
-"""A run keeps what it began with: edits and upgrades reach the next run."""
+"""A run keeps what it began with: edits reach the next run. Upgrades are in test_chart.py."""
 
 from __future__ import annotations
 
-import pytest
-
-from e2e.installation import VALUES
 from e2e.kube import JOB, Object
 from e2e.world import TRAINER, World
 
@@ -12,8 +9,8 @@ STEPS = 150
 SLOW, FAST = {"lr": 0.001}, {"lr": 0.05}
 
 
-def unedited(world: World) -> dict[int, set[str]]:
-    """The losses of the same job that nobody touched."""
+def submit_unedited(world: World) -> None:
+    """The same job, which nobody touches, with a folder of its own."""
     folder = world.folder / "unedited" / "output"
     folder.mkdir(parents=True)
     for path in (folder, folder.parent):
@@ -21,8 +18,6 @@ def unedited(world: World) -> dict[int, set[str]]:
     job = world.training(name="unedited", steps=STEPS, training={"optimizer": SLOW})
     job["spec"]["checkpoint"]["volume"]["hostPath"] += "/unedited"
     world.submit(job)
-    world.succeeded("unedited")
-    return world.losses("unedited")
 
 
 def edit(world: World, training: Object) -> None:
@@ -35,35 +30,30 @@ def waits(status: Object) -> str:
     return str(found[0]["message"]) if found else ""
 
 
-def image(world: World, slot: int, incarnation: int) -> str:
-    (container,) = world.kube.get("Pod", world.pod(slot, incarnation), world.namespace)["spec"]["containers"]
-    return str(container["image"])
-
-
-def test_an_edit_in_mid_run_changes_no_loss_of_the_run(world: World) -> None:
-    expected = unedited(world)
+def test_an_edit_in_mid_run_changes_no_loss_of_the_run_and_a_resume_takes_it(world: World) -> None:
     world.submit(world.training(steps=STEPS, training={"optimizer": SLOW}))
-    world.wait_step(30)
+    submit_unedited(world)
+    first = world.wait_step(10)["revision"]
     edit(world, {"optimizer": FAST})
     assert "spec.training.optimizer.lr changed" in world.wait(waits, "the edit waits")
+
     world.kube.delete("Pod", world.pod(1), world.namespace)
-    world.succeeded()
+    replaced = world.wait(lambda status: status.get("recoveries") and status["progress"]["step"], "a new pod")
+    assert world.wait_step(replaced + 20)["revision"] == first
     assert {p["metadata"]["name"] for p in world.pods()} == {world.pod(0), world.pod(1, 1)}
-    assert world.losses() == expected
+    assert waits(world.status())
 
-
-def test_a_resume_takes_the_edit(world: World) -> None:
-    expected = unedited(world)
-    world.submit(world.training(steps=STEPS, training={"optimizer": SLOW}))
-    first = world.wait_step(30)["revision"]
-    edit(world, {"optimizer": FAST})
     world.kube.patch(JOB, "job", world.namespace, {"spec": {"suspend": True}})
     stopped_at = world.wait_phase("Suspended")["checkpoint"]["step"]
+    assert stopped_at >= replaced + 20
     world.kube.patch(JOB, "job", world.namespace, {"spec": {"suspend": False}})
     status = world.succeeded()
     assert status["revision"] != first
     assert not waits(status)
-    losses = world.losses()
+
+    world.succeeded("unedited")
+    losses, expected = world.losses(), world.losses("unedited")
+    assert len(losses) == len(expected) == STEPS
     assert all(losses[step] == expected[step] for step in range(1, stopped_at + 2))  # the next step's update differs
     assert all(losses[step] != expected[step] for step in range(stopped_at + 2, STEPS + 1))
 
@@ -98,21 +88,6 @@ def test_a_wrong_image_is_corrected_by_an_edit(world: World) -> None:
         world.kube.patch(JOB, "job", world.namespace, {"spec": {"workers": {"template": template}}})
         before = world.wait(lambda status, old=before: status["revision"] != old and status["revision"], "the edit")
     status = world.succeeded()
-    assert image(world, 0, 3) == TRAINER
+    assert world.image(0, 3) == TRAINER
     assert len(status["revisions"]) == 3
     world.gone("ControllerRevision", first)
-
-
-@pytest.mark.exclusive
-def test_a_pod_that_is_replaced_after_an_upgrade_has_the_image_of_its_run(world: World) -> None:
-    world.submit(world.training(steps=400))
-    world.wait_step(30)
-    before = image(world, 1, 0)
-    try:
-        world.installation.install(trainerImage={**VALUES["trainerImage"], "tag": "next"})
-        world.kube.delete("Pod", world.pod(1), world.namespace)
-        status = world.succeeded()
-    finally:
-        world.installation.install()
-    assert image(world, 1, 1) == before
-    assert not waits(status)

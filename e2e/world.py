@@ -212,6 +212,11 @@ class World:
     def node_of(self, pod: str) -> str:
         return str(self.kube.get("Pod", pod, self.namespace)["spec"]["nodeName"])
 
+    def image(self, slot: int, incarnation: int = 0, name: str = "job") -> str:
+        """The image of a pod's only container."""
+        (container,) = self.kube.get("Pod", self.pod(slot, incarnation, name), self.namespace)["spec"]["containers"]
+        return str(container["image"])
+
     def execute(self, pod: str, *command: str) -> str:
         return self.kube.kubectl("exec", "-n", self.namespace, pod, "--", *command)
 

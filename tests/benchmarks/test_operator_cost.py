@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import operator_cost
-from benchmarks.operator_cost import Clock, ratio
+from benchmarks.operator_cost import Clock, ratio, split
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,9 +33,18 @@ def test_cpu_time_between_two_looks_is_a_straight_line() -> None:
 
 
 def test_a_ratio_has_an_interval_that_holds_it() -> None:
-    middle, low, high = ratio([2.0, 2.2, 2.1, 1.9], [1.0, 1.1, 1.05, 0.95])
+    middle, low, high = ratio([[2.0, 2.2], [2.1, 1.9]], [[1.0, 1.1], [1.05, 0.95]])
     assert low < middle < high
     assert middle == pytest.approx(2.0, rel=0.03)
+
+
+def test_runs_that_differ_more_than_their_samples_widen_the_interval() -> None:
+    """As many independent samples as those of four runs would seem to settle what the runs leave open."""
+    slow, fast = [2.0, 2.01, 2.02, 1.99], [1.0, 1.01, 1.02, 0.99]
+    ours, other = slow + slow + slow + fast, fast + fast + fast + slow
+    alone = [[sample] for sample in ours], [[sample] for sample in other]
+    assert ratio(*alone)[1] > 1.0
+    assert ratio(split(ours, 4), split(other, 4))[1] < 1.0
 
 
 @pytest.mark.parametrize(
