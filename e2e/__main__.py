@@ -23,7 +23,7 @@ _FAILED, _NONE_CHOSEN = 1, 5  # exit codes of pytest
 
 def passes(tests: Sequence[str], expression: str, workers: int, *, trial: bool = False) -> list[list[str]]:
     """Return pytest's arguments for each pass over these tests. `trial`: those that are marked so are run too."""
-    common = [*(tests or ["e2e"]), "--durations=15", *(["-k", expression] if expression else [])]
+    common = [*(tests or ["e2e"]), "--durations=0", "--durations-min=5", *(["-k", expression] if expression else [])]
     # One test at a time for each worker: the next one goes to the worker that is free first.
     beside = ["-n", str(workers), "--dist", "load", "--maxschedchunk", "1"] if workers > 1 else []
     proven = "" if trial else " and not trial"
