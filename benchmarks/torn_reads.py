@@ -21,11 +21,21 @@ import time
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.record import Case, write
-from trainmaster.contract.wire.progress_record import Control, Progress, ProgressRecord
-from trainmaster.host import processes
+
+if TYPE_CHECKING:
+    from trainmaster.contract.wire.progress_record import Control, Progress, ProgressRecord
+    from trainmaster.host import processes
+else:
+    try:
+        from trainmaster.contract.wire.progress_record import Control, Progress, ProgressRecord
+        from trainmaster.host import processes
+    except ModuleNotFoundError:  # of --beside: a checkout from before these modules moved
+        from trainmaster.contract.wire.progress import Control, Progress, ProgressRecord
+
+        from trainmaster.agent import processes
 
 OURS = "double buffer"
 DIRECTIONS = ("progress", "control")
