@@ -15,7 +15,7 @@ STEPPING = (
 
 
 def test_a_rank_its_store_and_its_pod_break_when_asked_for(world: World) -> None:
-    name = world.submit(world.training(steps=800))
+    name = world.submit(world.training(steps=300))
     world.wait_step(20)
     world.trainmaster("fault", name, "kill:rank=1")
     world.wait_step(60)
@@ -26,7 +26,7 @@ def test_a_rank_its_store_and_its_pod_break_when_asked_for(world: World) -> None
     assert status["restarts"]["inPlace"] == 1
     assert [r["cause"] for r in status["recoveries"]][:2] == ["Crash", "StoreLost"]
     assert {p["metadata"]["name"] for p in world.pods()} == {world.pod(0), world.pod(1, 1)}
-    assert_one_curve(world, 800)
+    assert_one_curve(world, 300)
 
 
 def test_a_script_in_an_image_of_its_own_breaks_too(world: World) -> None:

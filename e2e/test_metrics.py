@@ -146,7 +146,7 @@ def test_metrics_tell_of_a_job_from_its_beginning_to_its_end(world: World, accou
             world.kube.apply(never)
             waits = f'trainmaster_job_pending_seconds{{namespace="{world.namespace}",job="never",reason="ImageError"}}'
             scraper.leader_tells(token, waits)
-            world.submit(world.training(steps=400))
+            world.submit(world.training(steps=200))
             world.wait_step(30)
             text = scraper.leader_tells(token, f'trainmaster_job_phase{{{job},phase="Running"}} 1')
             assert f'trainmaster_job_failures_total{{{job},cause="Crash"}} 0' in text

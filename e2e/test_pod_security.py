@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from e2e.installation import Installation
 from e2e.test_start import reason
 from e2e.world import PLAIN, World
 
@@ -26,8 +28,17 @@ def without_a_folder(world: World, **template: Any) -> Any:
     return job
 
 
-def installed(world: World, **values: Any) -> None:
-    world.installation.install(jobPods=values)
+def greeting(world: World) -> Any:
+    return world.script(["python3", "-c", "print('hello')"], image=PLAIN, template=ANYBODY)
+
+
+@pytest.fixture(scope="module")
+def restrictive(installation: Installation) -> Iterator[None]:
+    """What an installation may choose for the pods of jobs: restricted images of users, and no user for ours."""
+    nobody = {"runAsUser": None, "runAsGroup": None, "fsGroup": None}
+    installation.install(jobPods={"restrictUserImages": True, "securityContext": nobody})
+    yield
+    installation.install()
 
 
 def test_our_image_trains_where_pod_security_is_restricted(world: World) -> None:
@@ -36,31 +47,27 @@ def test_our_image_trains_where_pod_security_is_restricted(world: World) -> None
     world.succeeded()
 
 
+def test_an_image_of_a_user_is_refused_in_a_sentence_where_pod_security_is_restricted(world: World) -> None:
+    restrict(world)
+    world.submit(greeting(world))
+    words = world.wait(lambda status: reason(status), "the refusal")
+    assert "violates PodSecurity" in words
+
+
+@pytest.mark.usefixtures("restrictive")
 def test_an_image_of_a_user_runs_where_pod_security_is_restricted_once_the_installation_asks_for_it(
     world: World,
 ) -> None:
     restrict(world)
-    job = world.script(["python3", "-c", "print('hello')"], image=PLAIN, template=ANYBODY)
-    world.submit(job)
-    words = world.wait(lambda status: reason(status), "the refusal")
-    assert "violates PodSecurity" in words
-    world.delete()
-    installed(world, restrictUserImages=True)
-    try:
-        world.submit(job)
-        world.succeeded()
-        for container in world.pods()[0]["spec"]["containers"]:
-            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    finally:
-        installed(world)
+    world.submit(greeting(world))
+    world.succeeded()
+    for container in world.pods()[0]["spec"]["containers"]:
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+@pytest.mark.usefixtures("restrictive")
 def test_our_images_run_as_any_user_of_group_0_as_openshift_has_it(world: World) -> None:
     """What OpenShift's admission adds is in the template here: a user of its range, and no group but 0."""
-    installed(world, securityContext={"runAsUser": None, "runAsGroup": None, "fsGroup": None})
-    try:
-        chosen = {"runAsUser": 1000680000, "runAsGroup": 0, "fsGroup": 1000680000}
-        world.submit(without_a_folder(world, securityContext=chosen))
-        world.succeeded()
-    finally:
-        installed(world)
+    chosen = {"runAsUser": 1000680000, "runAsGroup": 0, "fsGroup": 1000680000}
+    world.submit(without_a_folder(world, securityContext=chosen))
+    world.succeeded()
