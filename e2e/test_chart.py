@@ -12,6 +12,7 @@ import yaml
 from e2e.installation import CHART, NAMESPACE, OPERATOR, RELEASE, VALUES
 from e2e.machine import Machine
 from e2e.test_failures import assert_one_curve
+from e2e.test_revisions import waits
 from e2e.world import TRAINER, World
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{OPERATOR}"
@@ -49,8 +50,7 @@ def test_upgrade_and_rollback_touch_no_running_job_and_a_new_pod_of_it_has_the_i
         world.kube.delete("Pod", world.pod(1), world.namespace)
         world.kube.wait("Pod", world.pod(1, 1), world.namespace, lambda found: found is not None, "it is replaced")
         assert world.image(1, 1) == TRAINER
-        status = world.wait_phase("Running")
-        assert not [c for c in status["conditions"] if c["type"] == "RevisionPending" and c["status"] == "True"]
+        assert not waits(world.wait_phase("Running"))
         between = uids(world)
         assert len(before & between) == 1
     finally:
