@@ -59,15 +59,26 @@ def read_deaths(folder: Path) -> list[int]:
 
 
 def recoveries(steps: list[Step], deaths: list[int]) -> list[float | None]:
-    """Return, for each death, the seconds until as many new processes as stepped before the first have taken a step.
+    """Return, for each death, the seconds until as many new processes as there were before the first have taken a step.
 
-    None if that never happened, or if the next process was killed before it did.
+    None if that never happened, or if the next process was killed before it did. A process is new if its attempt is
+    later than the one in which the process died. Under a launcher that does not number its attempts, it is new if it
+    had not stepped before the death.
     """
     found: list[float | None] = []
-    size = len({step.pid for step in steps if deaths and step.at_ns <= deaths[0]})
+    numbered = any(step.attempt for step in steps)
+
+    def old_processes(death: int) -> set[int]:
+        before = [step for step in steps if step.at_ns <= death]
+        if not numbered:
+            return {step.pid for step in before}
+        attempt = max((step.attempt for step in before), default=0)
+        return {step.pid for step in steps if step.attempt <= attempt}
+
+    size = len(old_processes(deaths[0])) if deaths else 0
     for number, death in enumerate(deaths):
         until = deaths[number + 1] if number + 1 < len(deaths) else None
-        known = {step.pid for step in steps if step.at_ns <= death}
+        known = old_processes(death)
         firsts: dict[int, int] = {}
         for step in steps:
             if step.at_ns > death and step.pid not in known and (until is None or step.at_ns <= until):

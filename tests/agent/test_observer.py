@@ -81,6 +81,31 @@ def test_a_step_with_which_a_program_itself_fills_an_optimizers_state_is_none(tm
     assert watched(tmp_path, FILLS) == "steps: 13 loaded: False"
 
 
+NESTED = """
+import torch, uncompiled
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+class Distributed(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+distributed = Distributed([weight], lr=0.1)
+def fail():
+    raise ValueError
+for _ in range(3):
+    try:
+        distributed.step(fail)
+    except ValueError:
+        pass
+    distributed.step()
+"""
+
+
+@pytest.mark.processes
+def test_an_optimizer_that_calls_the_step_of_its_parent_class_takes_one_step(tmp_path: Path) -> None:
+    """As Horovod's do. A step that raised is none, and hides no later one."""
+    assert watched(tmp_path, NESTED) == "steps: 3 loaded: False"
+
+
 @pytest.mark.processes
 def test_pretrained_weights_are_no_save_and_a_step_that_only_fills_an_optimizers_state_is_none(tmp_path: Path) -> None:
     assert watched(tmp_path, LOADS + TRAINS) == "steps: 2 loaded: False"

@@ -86,8 +86,8 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ({"spec__suspend": "no"}, "spec.suspend: true or false is expected, not 'no'"),
         (
             {"spec__framework": "pytorch"},
-            "spec.framework: one of Trainmaster, PyTorch, TensorFlow, JAX, DeepSpeed, HuggingFace, XGBoost is "
-            "expected, not 'pytorch'; did you mean PyTorch?",
+            "spec.framework: one of Trainmaster, PyTorch, TensorFlow, JAX, DeepSpeed, HuggingFace, Horovod, "
+            "XGBoost is expected, not 'pytorch'; did you mean PyTorch?",
         ),
         (
             {"spec__training__optimizer": {"name": "adam"}},
@@ -396,7 +396,7 @@ def test_rules_may_name_every_cause_but_those_of_pods_that_do_not_start() -> Non
         (
             {"spec__framework": "Tensorflow"},
             "spec.framework: one of Trainmaster, PyTorch, TensorFlow, JAX, DeepSpeed, "
-            "HuggingFace, XGBoost is expected, not 'Tensorflow'; did you mean TensorFlow?",
+            "HuggingFace, Horovod, XGBoost is expected, not 'Tensorflow'; did you mean TensorFlow?",
         ),
         (
             {

@@ -204,6 +204,15 @@ def test_a_recovery_ends_when_as_many_new_processes_have_stepped() -> None:
     assert stamps.recoveries([], [2 * SECOND]) == [None]
 
 
+def test_a_process_that_takes_its_first_step_just_after_the_death_of_another_is_not_a_new_one() -> None:
+    """Scripts of one step: the killed process was the first to take it."""
+    steps = [
+        Step(int(at * SECOND), pid, 0, attempt, 1)
+        for at, pid, attempt in ((1, 10, 0), (2, 11, 0), (5, 20, 1), (6, 21, 1))
+    ]
+    assert stamps.recoveries(steps, [int(1.5 * SECOND)]) == [4.5]
+
+
 def test_weights_of_other_bits_or_names_have_another_digest(tmp_path: Path) -> None:
     import torch
 

@@ -9,8 +9,10 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import tomllib
@@ -47,14 +49,47 @@ def python_of(framework: str) -> Path:
 def _build(place: Path, python: Path, packages: list[str]) -> None:
     _uv("venv", "--quiet", "--clear", "--python", sys.executable, str(place))
     # A package that builds from source wants to see the torch that it is built for.
-    late = [package for package in packages if package.startswith("deepspeed")]
+    late = {package for package in packages if package.split("==")[0] in _SOURCES}
     first = [package for package in packages if package not in late]
     _uv("pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), *first)
-    if late:
-        _uv("pip", "install", "--quiet", "--no-build-isolation", "--python", str(python), *late, DS_BUILD_OPS="0")
+    for package in sorted(late):
+        _SOURCES[package.split("==")[0]](python, package)
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     path = place / "lib" / version / "site-packages" / "checkout.pth"
     path.write_text(f"{ROOT / 'operator'}\n{ROOT / 'trainer'}\n")
+
+
+def _build_deepspeed(python: Path, package: str) -> None:
+    _uv("pip", "install", "--quiet", "--no-build-isolation", "--python", str(python), package, DS_BUILD_OPS="0")
+
+
+def _build_horovod(python: Path, package: str) -> None:
+    """Build Horovod for torch and gloo, with the C++ standard that this torch needs. docs/frameworks/horovod.md has the
+    same for a reader."""
+    with tempfile.TemporaryDirectory(prefix="horovod-") as folder:
+        words = ("-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", folder, package)
+        subprocess.run([sys.executable, *words], check=True, timeout=_LIMIT_S)
+        (archive,) = Path(folder).glob("*.tar.gz")
+        shutil.unpack_archive(archive, folder, filter="data")
+        source = Path(folder, archive.name.removesuffix(".tar.gz"))
+        for name, standard in (("CMakeLists.txt", 17), ("horovod/torch/CMakeLists.txt", 20)):
+            file = source / name
+            old, new = "set(CMAKE_CXX_STANDARD 14)", f"set(CMAKE_CXX_STANDARD {standard})"
+            text = file.read_text()
+            if old not in text:
+                raise ValueError(f"{package}: {name} has no line {old}")
+            file.write_text(text.replace(old, new))
+        without = {f"HOROVOD_WITHOUT_{name}": "1" for name in ("TENSORFLOW", "MXNET", "MPI")}
+        wanted = {"HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITH_GLOO": "1"}
+        path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # it has a cmake of its own
+        _uv(
+            *("pip", "install", "--quiet", "--no-build-isolation", "--python", str(python), str(source)),
+            **(without | wanted),
+            PATH=path,
+        )
+
+
+_SOURCES = {"deepspeed": _build_deepspeed, "horovod": _build_horovod}
 
 
 def _uv(*words: str, **variables: str) -> None:

@@ -43,6 +43,7 @@ SUBJECTS = {
     "deepspeed": _ZERO,
     "deepspeed-zero-1": replace(_ZERO, options=("--stage", "1")),
     "deepspeed-zero-3": replace(_ZERO, options=("--stage", "3")),
+    "horovod": Subject("Horovod", "horovod", "horovod_digits.py", ("--steps", "60")),
     "xgboost": Subject("XGBoost", "xgboost", "xgboost_digits.py", ("--rounds", "60")),
 }
 

@@ -90,6 +90,26 @@ def test_xgboost_finds_its_tracker_at_rank_0() -> None:
     assert xgboost.peers(SECOND, ["[fd00::7]:21001", "[fd00::8]:21002"])["DMLC_TRACKER_URI"] == "fd00::7"
 
 
+def test_horovod_finds_its_rendezvous_at_the_store_and_the_ranks_of_its_node_by_name() -> None:
+    horovod = frameworks.find("Horovod")
+    second = replace(SECOND, node=1, nodes=2, rank=3, world_size=4)
+    assert horovod.environment(second) == {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.7",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "29500",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_HOSTNAME": "node-1",
+        "HOROVOD_RANK": "3",
+        "HOROVOD_SIZE": "4",
+        "HOROVOD_LOCAL_RANK": "1",
+        "HOROVOD_LOCAL_SIZE": "2",
+        "HOROVOD_CROSS_RANK": "1",
+        "HOROVOD_CROSS_SIZE": "2",
+    }
+    of_ipv6 = horovod.environment(replace(SECOND, store_host="fd00::7"))
+    assert of_ipv6["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "[fd00::7]"
+    assert horovod.defaults(SECOND) == {"HOROVOD_CPU_OPERATIONS": "gloo"}
+
+
 def test_variables_that_say_where_ranks_are_cannot_be_set_by_a_job() -> None:
     words = "TF_CONFIG must not be set for framework TensorFlow: Trainmaster sets it for each rank"
     assert refusal("TensorFlow", ["TF_CONFIG", "HOME"]).startswith(words)
@@ -97,6 +117,7 @@ def test_variables_that_say_where_ranks_are_cannot_be_set_by_a_job() -> None:
 
 
 @pytest.mark.parametrize("name", SET_BY_US)
-def test_all_that_a_framework_makes_of_addresses_is_refused_from_jobs(name: str) -> None:
-    made = frameworks.find(name).peers(replace(SECOND, rank=0), ADDRESSES)
+def test_all_that_says_where_ranks_are_is_refused_from_jobs(name: str) -> None:
+    framework, first = frameworks.find(name), replace(SECOND, rank=0)
+    made = framework.peers(first, ADDRESSES) if framework.addresses else framework.environment(first)
     assert set(made) == set(SET_BY_US[name])

@@ -168,6 +168,42 @@ def test_jax_asks_our_cluster_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.get_local_process_id() is None, "a rank on a CPU takes all devices that it has"
 
 
+def test_horovods_init_is_watched_also_where_it_was_imported_before_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_rank(monkeypatch, "Horovod")
+
+    class HorovodBasics:
+        def init(self, comm: Any = None) -> str:
+            return f"initialized with {comm}"
+
+    basics = HorovodBasics()
+    imported = types.ModuleType("horovod.torch")
+    vars(imported).update(init=basics.init, other=basics.__init__)
+    monkeypatch.setitem(sys.modules, "horovod.torch", imported)
+    met: list[str] = []
+    monkeypatch.setattr(Nobody, "met", lambda _: met.append("met"))
+    load(monkeypatch, "Horovod", "horovod.common.basics", HorovodBasics=HorovodBasics)
+    assert vars(imported)["init"]([0, 1]) == "initialized with [0, 1]"
+    assert met == ["met"]
+    assert basics.init() == "initialized with None"
+    assert met == ["met", "met"]
+
+
+def test_horovods_ranks_that_would_each_train_alone_are_refused(
+    monkeypatch: pytest.MonkeyPatch, words: list[tuple[Cause, str]]
+) -> None:
+    be_rank(monkeypatch, "PyTorch")
+
+    class HorovodBasics:
+        def init(self, comm: Any = None) -> str:
+            return "initialized"
+
+    module = load(monkeypatch, "PyTorch", "horovod.common.basics", HorovodBasics=HorovodBasics)
+    assert module.HorovodBasics().init(object()) == "initialized", "a communicator of MPI"
+    with pytest.raises(SystemExit):
+        module.HorovodBasics().init()
+    assert "set spec.framework to Horovod" in words[0][1]
+
+
 def test_xgboosts_collective_takes_the_tracker_of_the_round_unless_it_is_given_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -34,6 +34,7 @@ class Framework(str, Enum):
     JAX = "JAX"
     DEEPSPEED = "DeepSpeed"
     HUGGINGFACE = "HuggingFace"
+    HOROVOD = "Horovod"
     XGBOOST = "XGBoost"
 
 
@@ -61,9 +62,9 @@ class JobSpec(Strict):
         "spec.training describes. Every other framework runs the command of workers.template once for each rank, in an "
         "image that has the framework; no launcher such as torchrun is needed. PyTorch, DeepSpeed, HuggingFace: the "
         "ranks get the environment variables that torchrun sets. TensorFlow: the ranks get TF_CONFIG, which "
-        "MultiWorkerMirroredStrategy reads. JAX: jax.distributed.initialize() needs no arguments. XGBoost: "
-        "xgboost.collective.CommunicatorContext() needs no arguments. This field cannot be changed after the job was "
-        "created. Default: Trainmaster.",
+        "MultiWorkerMirroredStrategy reads. JAX: jax.distributed.initialize() needs no arguments. Horovod: hvd.init() "
+        "finds the other ranks, over gloo. XGBoost: xgboost.collective.CommunicatorContext() needs no arguments. This "
+        "field cannot be changed after the job was created. Default: Trainmaster.",
     )
     workers: WorkersSpec = Field(
         default_factory=WorkersSpec,

@@ -41,7 +41,7 @@ _CASCADE = re.compile(
     r"|Socket closed|Remote end closed|remote process exited|peer (?:process )?(?:has )?(?:exited|died|closed)"
     r"|ncclRemoteError|NCCL error: remote process|DistNetworkError|DistStoreError"
     r"|Collective ops is aborted|stopped sending heartbeats|Ring Allreduce failed|Poll error condition"
-    r"|ended before all ranks had come"
+    r"|ended before all ranks had come|Horovod has been shut down"
     r"|Watchdog caught collective operation timeout|retrieving ncclUniqueId"
     r"|Timed out waiting .{0,40}(?:recv|send|operation)",
     re.IGNORECASE,
@@ -49,7 +49,7 @@ _CASCADE = re.compile(
 _COLLECTIVE = re.compile(
     r"gloo|nccl|torch[./]distributed|TCPStore|ProcessGroup|c10d|DistBackendError|DistNetworkError"
     r"|Collective ops|CollectiveReduce|tensorflow\.WorkerService|coordination.?service|xgboost/src/collective"
-    r"|store of this round",
+    r"|store of this round|HorovodInternalError|Horovod has been shut down",
     re.I,
 )
 

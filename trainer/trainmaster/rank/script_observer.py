@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from trainmaster.contract.wire import channel, environment
 from trainmaster.contract.wire.fault_protocol import ARMED
@@ -94,6 +94,7 @@ class _Observer:
         os.register_at_fork(after_in_child=self._leave)
         self.imports = import_log.ImportLog(self._tell_imports, self.loaded, self._importing)
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._begun: WeakSet[Any] = WeakSet()  # optimizers whose step has begun and is not counted yet
         self._calls = 0
         self._filling = False  # torch takes a step that changes nothing, to fill an optimizer's empty state
         self._filled: Any = None  # an optimizer with which somebody else does so
@@ -245,6 +246,7 @@ class _Observer:
             self._enter(Phase.STEP)
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
+        self._begun.add(optimizer)
         if not self._filling and _only_fills(optimizer):
             self._filled = optimizer
         faults = None if self.yielded() or self._filling or self._filled is not None else _faults()
@@ -257,6 +259,10 @@ class _Observer:
         )
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
+        # Horovod's optimizers call the step of their parent class, and torch calls its hooks for both.
+        if not self.own_loop and optimizer not in self._begun:
+            return
+        self._begun.discard(optimizer)
         if self._filling or self._filled is optimizer:
             self._filled = None
             return

@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from trainmaster.agent import frameworks
+from trainmaster.agent.frameworks.pytorch import FAMILY
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.progress_record import Phase
 from trainmaster.rank import injected_faults
@@ -81,7 +82,7 @@ def init(checkpoint_dir: str | os.PathLike[str] | None = None, keep: int = 3) ->
     of a framework other than torch, the result is a `ToldSteps`, which has only `step`, `report(step=...)` and `event`.
     Then `checkpoint_dir` raises ValueError, because nothing would be saved there.
     """
-    trains_with_torch = not frameworks.find(os.environ.get(environment.FRAMEWORK) or "PyTorch").addresses
+    trains_with_torch = frameworks.find(os.environ.get(environment.FRAMEWORK) or "PyTorch").family == FAMILY
     if trains_with_torch and importlib.util.find_spec("torch") is not None:
         return importlib.import_module("trainmaster.train.user_loop").init(checkpoint_dir, keep)
     if checkpoint_dir is not None:

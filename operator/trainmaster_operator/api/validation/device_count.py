@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NVIDIA = "nvidia.com/gpu"
 _NAMES = (NVIDIA, "amd.com/gpu")
 _SHOWN_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-_ONE_DEVICE_FOR_EACH_RANK = ("PyTorch", "DeepSpeed", "HuggingFace", "XGBoost")
+_ONE_DEVICE_FOR_EACH_RANK = ("PyTorch", "DeepSpeed", "HuggingFace", "Horovod", "XGBoost")
 """Frameworks whose ranks take one device each. A rank of TensorFlow or JAX uses all devices that it sees."""
 
 

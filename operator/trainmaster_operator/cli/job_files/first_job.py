@@ -49,7 +49,7 @@ spec:
 
 _SCRIPT = """\
 spec:
-  framework: PyTorch # also: TensorFlow, JAX, DeepSpeed, HuggingFace, XGBoost
+  framework: PyTorch # also: TensorFlow, JAX, DeepSpeed, HuggingFace, Horovod, XGBoost
   workers:
     # Each pod has ranksPerPod ranks, by default one, or as many as a launcher in the command says (--nproc-per-node).
     # Each rank runs the command, with RANK, WORLD_SIZE and MASTER_ADDR as under torchrun.

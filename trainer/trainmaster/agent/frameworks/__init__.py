@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainmaster.agent.frameworks.deepspeed import DEEPSPEED
 from trainmaster.agent.frameworks.framework import Facts, Framework
+from trainmaster.agent.frameworks.horovod import HOROVOD
 from trainmaster.agent.frameworks.huggingface import HUGGINGFACE
 from trainmaster.agent.frameworks.jax import JAX
 from trainmaster.agent.frameworks.pytorch import PYTORCH
@@ -11,7 +12,7 @@ from trainmaster.agent.frameworks.tensorflow import TENSORFLOW
 from trainmaster.agent.frameworks.trainmaster import TRAINMASTER
 from trainmaster.agent.frameworks.xgboost import XGBOOST
 
-ALL = (TRAINMASTER, PYTORCH, TENSORFLOW, JAX, DEEPSPEED, HUGGINGFACE, XGBOOST)
+ALL = (TRAINMASTER, PYTORCH, TENSORFLOW, JAX, DEEPSPEED, HUGGINGFACE, HOROVOD, XGBOOST)
 _BY_NAME = {framework.name: framework for framework in ALL}
 
 __all__ = ["ALL", "Facts", "Framework", "find"]

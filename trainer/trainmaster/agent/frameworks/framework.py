@@ -6,6 +6,7 @@ round and return variables. Nothing here imports a framework; hooks get the modu
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -87,8 +88,11 @@ class Framework:
     """Variables made of the addresses of all ranks in their order, host:port each, where `addresses` is true."""
 
     addresses: bool = False
-    """If true, ranks exchange addresses with a free port before their script begins. If false, they meet at a
-    TCPStore."""
+    """If true, ranks exchange addresses with a free port before their script begins."""
+
+    store: Callable[[socket.socket], None] | None = None
+    """Serves the ranks at the listening socket of the round's store, in a process of its own, until that is killed.
+    None: the store is the exchange of addresses or, where `addresses` is false, a TCPStore."""
 
     entry: Entry | None = None
     """The entry that ranks run. None: the job's command."""

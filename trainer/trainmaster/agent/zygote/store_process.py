@@ -1,5 +1,5 @@
-"""Hosts one round's store in a process of its own, so that it outlives every rank: a TCPStore, or for frameworks that
-don't speak to one the exchange of addresses (`frameworks.rank_addresses`).
+"""Hosts one round's store in a process of its own, so that it outlives every rank: a TCPStore or, for frameworks that
+don't speak to one, the exchange of addresses (`frameworks.rank_addresses`) or a server of the framework's own kind.
 
 A store knows no password, so it listens on the address of its pod alone. A TCPStore that opens its port by itself does
 so on every interface, whatever host it is given: it gets a socket that listens already.
@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from trainmaster.agent import frameworks
@@ -25,14 +26,21 @@ def host(address: str) -> None:
     """Open a store on a free port of `address`, tell the port over the channel, then stay until killed."""
     listener = listening(address)
     port = listener.getsockname()[1]
-    addresses = frameworks.find(os.environ.get(environment.FRAMEWORK, "Trainmaster")).addresses
-    holder = listener if addresses else opened(address, port, listener)
+    serve = server_of(frameworks.find(os.environ.get(environment.FRAMEWORK, "Trainmaster")))
+    holder = listener if serve is not None else opened(address, port, listener)
     link = channel.Channel.open(int(os.environ[environment.CHANNEL_FD]))
     link.send(PORT, {"port": port})
-    if addresses:
-        Roster(listener).serve()
+    if serve is not None:
+        serve(listener)
     while holder is not None:
         signal.pause()
+
+
+def server_of(framework: frameworks.Framework) -> Callable[[socket.socket], None] | None:
+    """Return what serves the ranks of a framework at a listening socket; None for a TCPStore."""
+    if framework.store is not None:
+        return framework.store
+    return (lambda listener: Roster(listener).serve()) if framework.addresses else None
 
 
 def opened(address: str, port: int, listener: socket.socket) -> Any:

@@ -6,7 +6,13 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-PACKAGES = {"TensorFlow": "tensorflow", "JAX": "jax", "DeepSpeed": "deepspeed", "XGBoost": "xgboost"}
+PACKAGES = {
+    "TensorFlow": "tensorflow",
+    "JAX": "jax",
+    "DeepSpeed": "deepspeed",
+    "Horovod": "horovod",
+    "XGBoost": "xgboost",
+}
 """The package that an interpreter must have to run a framework's scripts; torch for all others."""
 
 

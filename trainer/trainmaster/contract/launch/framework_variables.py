@@ -7,6 +7,11 @@ from collections.abc import Iterable
 SET_BY_US: dict[str, tuple[str, ...]] = {
     "TensorFlow": ("TF_CONFIG",),
     "JAX": ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"),
+    "Horovod": (
+        *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT", "HOROVOD_CONTROLLER", "HOROVOD_HOSTNAME"),
+        *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+        *("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE"),
+    ),
     "XGBoost": ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT"),
 }
 """The variables that Trainmaster sets, by framework. The addresses of ranks change with every restart, so no fixed

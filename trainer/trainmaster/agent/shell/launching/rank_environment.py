@@ -67,7 +67,9 @@ def loopback_variables() -> dict[str, str]:
     present = {name for _, name in socket.if_nameindex()}
     name = next((name for name in ("lo", "lo0") if name in present), None)
     # NCCL takes a name without "=" for a prefix.
-    return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
+    if name is None:
+        return {}
+    return {"GLOO_SOCKET_IFNAME": name, "HOROVOD_GLOO_IFACE": name, "NCCL_SOCKET_IFNAME": f"={name}"}
 
 
 def rank_environment(

@@ -1,0 +1,75 @@
+"""Horovod over gloo, without ssh: `hvd.init()` finds the other ranks at the store of the round.
+
+Horovod's own launcher starts a rendezvous server, starts the ranks by ssh, and tells each of them its numbers and the
+server's address by variables. Here the agents start the ranks, and the round's store is the server
+(`frameworks.http_rendezvous`). Horovod's elastic mode is not used: a failed rank is restarted as in any other job.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any
+
+from trainmaster.agent.frameworks import http_rendezvous
+from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch
+
+ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
+_BASICS = "horovod.common.basics"
+
+
+def environment(facts: Facts) -> dict[str, str]:
+    """Return what Horovod's launcher sets in each rank."""
+    host = f"[{facts.store_host}]" if ":" in facts.store_host else facts.store_host
+    return {
+        ADDRESS: host,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(facts.store_port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_HOSTNAME": f"node-{facts.node}",  # ranks with the same name count as ranks of one node
+        "HOROVOD_RANK": str(facts.rank),
+        "HOROVOD_SIZE": str(facts.world_size),
+        "HOROVOD_LOCAL_RANK": str(facts.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(facts.local_world_size),
+        "HOROVOD_CROSS_RANK": str(facts.node),
+        "HOROVOD_CROSS_SIZE": str(facts.nodes),
+    }
+
+
+def defaults(facts: Facts) -> dict[str, str]:
+    """Return the library that sums tensors on the CPU. Without it a Horovod that was built with MPI would take MPI."""
+    return {"HOROVOD_CPU_OPERATIONS": "gloo"}
+
+
+def _watch_init(module: Any, watch: Watch) -> None:
+    original = module.HorovodBasics.init
+
+    @functools.wraps(original)
+    def init(basics: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(basics, *args, **kwargs)
+        watch.met()
+        return result
+
+    module.HorovodBasics.init = init
+    # Where a fork has inherited the import, `horovod.torch.init` is bound to the original already.
+    for name in [name for name in sys.modules if name.startswith("horovod.")]:
+        for key, value in [*vars(sys.modules[name]).items()]:
+            if isinstance(value, types.MethodType) and value.__func__ is original:
+                setattr(sys.modules[name], key, types.MethodType(init, value.__self__))
+
+
+def _meets_by_environment(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
+    """Return True if `HorovodBasics.init(self, comm, …)` got no communicator of MPI: each rank trains alone."""
+    comm = args[1] if len(args) > 1 else given.get("comm")
+    return comm is None or isinstance(comm, list | tuple)
+
+
+HOROVOD = Framework(
+    "Horovod",
+    ("horovod",),
+    environment,
+    defaults,
+    store=http_rendezvous.serve,
+    hooks={_BASICS: _watch_init},
+    meeting={_BASICS: Meeting("HorovodBasics.init", _meets_by_environment)},
+)
