@@ -67,6 +67,13 @@ DEEPSPEED = Launcher(
     "deepspeed, in a shell loop",
     lambda python, script: [*_REPEAT, str(python.parent / "deepspeed"), f"--num_gpus={RANKS}", *script],
 )
+HOROVOD = Launcher(
+    "horovodrun, in a shell loop",
+    lambda python, script: [
+        *(*_REPEAT, str(python.parent / "horovodrun"), "--gloo", "-np", str(RANKS)),
+        *(str(python), *script),
+    ],
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,7 @@ def trainings() -> tuple[Training, ...]:
         Training("TensorFlow, loop", SUBJECTS["tensorflow"], ("tensorflow-cpu",), plain("TensorFlow")),
         Training("TensorFlow, fit", SUBJECTS["tf-keras"], ("tensorflow-cpu", "tf-keras"), plain("TensorFlow")),
         Training("JAX", SUBJECTS["jax"], ("jax",), plain("JAX")),
+        Training("Horovod", SUBJECTS["horovod"], ("horovod", "torch"), HOROVOD),
         # Without an agent its script would need a tracker that somebody else starts.
         Training("XGBoost", SUBJECTS["xgboost"], ("xgboost",), None),
     )
