@@ -97,8 +97,8 @@ def test_a_traceback_with_a_mark_before_each_line_is_none() -> None:
         "horovod.common.exceptions.HorovodInternalError: [/src/third_party/compatible17_gloo/gloo/gloo/transport/tcp/"
         "pair.cc:589] Read error [127.0.0.1]:3499: Connection reset by peer",
         "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. This was caused by an exception "
-        "on one of the ranks or an attempt to allreduce, allgather or broadcast a tensor after one of the ranks finished "
-        "execution.",
+        "on one of the ranks or an attempt to allreduce, allgather or broadcast a tensor after one of the ranks "
+        "finished execution.",
     ],
     ids=["TensorFlow", "TensorFlow's heartbeats", "JAX", "XGBoost", "the store", "Horovod", "Horovod's shutdown"],
 )
