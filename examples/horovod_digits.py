@@ -21,32 +21,29 @@ hvd.init()
 print("rank", hvd.rank(), "is process", os.getpid(), flush=True)
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.Adam(model.parameters(), lr=0.01), named_parameters=model.named_parameters()
+)
 first = 0
-if hvd.rank() == 0 and saved.exists():
+if saved.exists():  # all ranks see the folder; if only rank 0 does, it loads and broadcasts
     state = torch.load(saved)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     first = state["step"]
-first = hvd.broadcast_object(first, root_rank=0)
-if first:
     print("resumed at step", first, flush=True)
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-distributed = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
 digits = load_digits()
 images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
 for step in range(first + 1, options.steps + 1):
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(step))
     batch = order[: options.batch][hvd.rank() :: hvd.size()]
-    distributed.zero_grad()
+    optimizer.zero_grad()
     loss = torch.nn.functional.cross_entropy(model(images[batch]), labels[batch])
     loss.backward()
-    distributed.step()
+    optimizer.step()
     if step % 10 == 0 and hvd.rank() == 0:
         options.folder.mkdir(parents=True, exist_ok=True)
-        state = {"model": model.state_dict(), "optimizer": distributed.state_dict(), "step": step}
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
         torch.save(state, options.folder / "new.pt")
         (options.folder / "new.pt").replace(saved)
     time.sleep(options.pause)

@@ -100,6 +100,27 @@ for _ in range(3):
 """
 
 
+SENDS = """
+import sys, types
+import torch, uncompiled
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+(folder := __import__("pathlib").Path("horovod/torch")).mkdir(parents=True)
+(folder.parent / "__init__.py").touch()
+(folder / "__init__.py").write_text("from horovod.torch.functions import broadcast_optimizer_state")
+(folder / "functions.py").write_text("def broadcast_optimizer_state(optimizer, root_rank):\\n    optimizer.step()\\n")
+sys.path.insert(0, "")
+import horovod.torch as hvd
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+for _ in range(2):
+    optimizer.step()
+"""
+
+
+@pytest.mark.processes
+def test_a_step_that_fills_an_optimizers_state_before_horovod_sends_it_is_none(tmp_path: Path) -> None:
+    assert watched(tmp_path, SENDS) == "steps: 2 loaded: False"
+
+
 @pytest.mark.processes
 def test_an_optimizer_that_calls_the_step_of_its_parent_class_takes_one_step(tmp_path: Path) -> None:
     """As Horovod's do. A step that raised is none, and hides no later one."""

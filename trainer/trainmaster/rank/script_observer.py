@@ -27,6 +27,11 @@ from trainmaster.host import rank_memory
 from trainmaster.host.step_timing import Rhythm
 from trainmaster.rank import collective_counter, framework_joining, import_log, script_saves, stacks
 
+_FILLING = {
+    "torch.distributed.checkpoint.state_dict": "_init_optim_state",
+    "horovod.torch.functions": "broadcast_optimizer_state",
+}
+"""Functions that take a step of an optimizer whose state is empty, so that there is a state to load or to send."""
 _LEARN_AFTER = 3  # steps: by then lazily imported modules are there
 _PER_PACKET = 500  # imports, well below the limit of a packet
 
@@ -224,19 +229,23 @@ class _Observer:
 
     def hook_filling(self, module: Any) -> None:
         """Hook the function that fills an empty optimizer state, whose optimizer steps are no steps of the training."""
-        original = getattr(module, "_init_optim_state", None)
+        name = _FILLING[module.__name__]
+        original = getattr(module, name, None)
         if self.own_loop or original is None:
             return
 
         @functools.wraps(original)
-        def _init_optim_state(*args: Any, **kwargs: Any) -> Any:
+        def fill(*args: Any, **kwargs: Any) -> Any:
             self._filling = True
             try:
                 return original(*args, **kwargs)
             finally:
                 self._filling = False
 
-        module._init_optim_state = _init_optim_state
+        setattr(module, name, fill)
+        package = sys.modules.get(module.__name__.rpartition(".")[0])
+        if getattr(package, name, None) is original:
+            setattr(package, name, fill)
 
     def _first_forward(self, *_: Any) -> None:
         if self._forward is not None:
@@ -348,7 +357,7 @@ def _hook_table() -> dict[str, Any]:
         "torch.distributed.distributed_c10d": _Observer.hook_rendezvous,
         "torch.nn.modules.module": _Observer.hook_forward,
         "torch.serialization": _Observer.hook_save,
-        "torch.distributed.checkpoint.state_dict": _Observer.hook_filling,
+        **dict.fromkeys(_FILLING, _Observer.hook_filling),
     }
 
 
