@@ -78,7 +78,7 @@ def take_turns(script: PublicScript, sources: Path, pairs: int, steps: int) -> d
 def _wait(started: Started, count: int) -> None:
     """Wait until all ranks have taken so many steps."""
     deadline = time.monotonic() + START_S
-    while sum(step.count == count for step in started.stamped()[0]) < started.script.ranks:
+    while started.at_step(count) < started.script.ranks:
         if started.process.poll() is not None or time.monotonic() > deadline:
             started.end()
             raise RuntimeError(f"{started.system} took no {count} steps:\n{started.output()[-1500:]}")

@@ -23,6 +23,7 @@ OURS, PEER = "trainmaster", "torchrun"
 RESTARTS = 20
 _PACKAGES = ("torch", "torchvision", "transformers", "accelerate", "datasets", "lightning", "timm")
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
+_FEW_STEPS = 4096  # bytes of their stamps
 _TAIL = 1500  # characters of the output of a run that failed
 
 EVERYWHERE = {
@@ -143,6 +144,10 @@ class Started:
         """Let all ranks begin a block."""
         for pipe in self._pipes:
             os.write(pipe, b".")
+
+    def at_step(self, count: int) -> int:
+        """Return how many ranks have taken so many steps; only the last few steps of each are looked at."""
+        return sum(step.count == count for step in stamps.read_steps(self._notes, _FEW_STEPS))
 
     def stamped(self) -> tuple[list[Step], list[int]]:
         """Return the steps and deaths so far."""

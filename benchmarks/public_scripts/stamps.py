@@ -46,11 +46,17 @@ def variables(folder: Path, kill: Kill | None, pace_s: float, hook: str = "", bl
     return found | ({"SCRIPT_KILL": kill.variable()} if kill else {}) | ({"SCRIPT_HOOK": hook} if hook else {})
 
 
-def read_steps(folder: Path) -> list[Step]:
-    """Return all stamps of steps in the order of time; none if the script took no step."""
+def read_steps(folder: Path, last_bytes: int = 0) -> list[Step]:
+    """Return all stamps of steps in the order of time; none if the script took no step. `last_bytes`: only those in so
+    many bytes at the end of the file, for a program that looks often."""
     path = folder / "steps"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return sorted(Step(*map(int, line.split())) for line in lines)
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        skipped = max(path.stat().st_size - last_bytes, 0) if last_bytes else 0
+        file.seek(skipped)
+        lines = file.read().decode().splitlines()
+    return sorted(Step(*map(int, line.split())) for line in lines[1 if skipped else 0 :])
 
 
 def read_deaths(folder: Path) -> list[int]:

@@ -195,6 +195,14 @@ def test_optimizers_that_step_in_turn_make_one_step_together(tmp_path: Path) -> 
     assert [step.count for step in stamps.read_steps(tmp_path)] == [1, 2, 3]
 
 
+def test_the_last_steps_can_be_read_alone(tmp_path: Path) -> None:
+    assert stamps.read_steps(tmp_path) == []
+    (tmp_path / "steps").write_text("".join(f"{at}000 7 0 0 {at}\n" for at in range(1, 90)))
+    assert [step.count for step in stamps.read_steps(tmp_path)] == [*range(1, 90)]
+    assert [step.count for step in stamps.read_steps(tmp_path, 40)] == [88, 89], "a cut line is left out"
+    assert len(stamps.read_steps(tmp_path, 10_000)) == 89
+
+
 def test_a_recovery_ends_when_as_many_new_processes_have_stepped() -> None:
     steps = steps_of((1, 10), (1.5, 11), (2, 10), (2.5, 11), (5, 20), (6, 21), (7, 20), (9, 30), (9.5, 31))
     assert stamps.recoveries(steps, [2 * SECOND]) == [4.0], "process 11 went on for a moment, and is no new one"
