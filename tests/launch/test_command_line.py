@@ -113,6 +113,7 @@ def test_what_is_more_than_an_interpreter_is_executed_without_its_launcher(
         (["deepspeed", "-i", "a:0", "t.py"], "deepspeed --include can't be obeyed, since a pod's own resources"),
         (["deepspeed", "--autotuning", "run", "t.py"], "deepspeed --autotuning can't be obeyed"),
         (["horovodrun", "-np", "2", "python", "t.py"], "horovodrun starts processes of its own"),
+        (["horovodrun", "-np", "2", "python", "t.py"], "In a job with spec.framework Horovod, hvd.init() finds"),
         (["mpirun", "python", "t.py"], r"write the command that each rank runs, \[python, train.py, …\]"),
         (["/usr/bin/srun", "python", "t.py"], "srun starts processes of its own"),
         (["fabric", "run", "t.py"], "fabric run starts processes of its own"),
