@@ -105,10 +105,8 @@ def _refuse_foreign(words: list[str], known: tuple[tuple[str, ...], ...], joint:
 
 def refusal_of(launcher: str) -> str:
     """Return the sentence that refuses a launcher of ranks by name."""
-    framework = (
-        " In a job with spec.framework Horovod, hvd.init() finds the other ranks." if "horovod" in launcher else ""
-    )
+    framework = ", with Horovod as spec.framework" if "horovod" in launcher else ""
     return (
         f"{launcher} starts processes of its own, and here Trainmaster starts the ranks: write the command that each "
-        f"rank runs, [python, train.py, …], and their number as workers.replicas and workers.ranksPerPod{'.' if framework else ''}{framework}"
+        f"rank runs, [python, train.py, …], and their number as workers.replicas and workers.ranksPerPod{framework}"
     )
