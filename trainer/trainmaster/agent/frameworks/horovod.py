@@ -8,11 +8,12 @@ server's address by variables. Here the agents start the ranks, and the round's 
 from __future__ import annotations
 
 import functools
+import importlib
+import socket
 import sys
 import types
 from typing import Any
 
-from trainmaster.agent.frameworks import http_rendezvous
 from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch
 
 ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
@@ -39,6 +40,11 @@ def environment(facts: Facts) -> dict[str, str]:
 def defaults(facts: Facts) -> dict[str, str]:
     """Return the library that sums tensors on the CPU. Without it a Horovod that was built with MPI would take MPI."""
     return {"HOROVOD_CPU_OPERATIONS": "gloo"}
+
+
+def _serve(listener: socket.socket) -> None:
+    # Imported where it serves: ranks and agents of all frameworks import this file, and http.server takes its time.
+    importlib.import_module("trainmaster.agent.frameworks.http_rendezvous").serve(listener)
 
 
 def _watch_init(module: Any, watch: Watch) -> None:
@@ -69,7 +75,7 @@ HOROVOD = Framework(
     ("horovod",),
     environment,
     defaults,
-    store=http_rendezvous.serve,
+    store=_serve,
     hooks={_BASICS: _watch_init},
     meeting={_BASICS: Meeting("HorovodBasics.init", _meets_by_environment)},
 )
