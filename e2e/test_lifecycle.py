@@ -58,11 +58,7 @@ def test_a_finished_job_is_deleted_when_its_time_is_over(world: World) -> None:
 
 def test_a_job_recreated_under_its_old_name(world: World) -> None:
     job = world.training(steps=40)
-    job["spec"]["checkpoint"]["volume"]["hostPath"] += "/second"  # the first one's folder is its own
-    folder = world.folder / "second" / "output"
-    folder.mkdir(parents=True)
-    for path in (folder, folder.parent):
-        path.chmod(0o777)
+    world.give_folder(job, "second")  # the first one's folder is its own
     world.submit(world.training(steps=5000))
     world.wait_step(5)
     world.kube.delete(JOB, "job", world.namespace)

@@ -11,12 +11,8 @@ SLOW, FAST = {"lr": 0.001}, {"lr": 0.05}
 
 def submit_unedited(world: World) -> None:
     """The same job, which nobody touches, with a folder of its own."""
-    folder = world.folder / "unedited" / "output"
-    folder.mkdir(parents=True)
-    for path in (folder, folder.parent):
-        path.chmod(0o777)
     job = world.training(name="unedited", steps=STEPS, training={"optimizer": SLOW})
-    job["spec"]["checkpoint"]["volume"]["hostPath"] += "/unedited"
+    world.give_folder(job, "unedited")
     world.submit(job)
 
 
