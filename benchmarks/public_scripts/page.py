@@ -30,7 +30,8 @@ def section() -> Iterator[str]:
         "(calm) and once with a process that is killed in the middle of the run. *Same* means the same bits in the "
         "saved "
         "weights or, if a script saves nothing, the same last lines. *Back after* is the time from the SIGKILL to the "
-        "next step of all ranks. "
+        "next step of all ranks. Some scripts end within a few seconds, so that they are killed before the zygote has "
+        "learned what they import: their ranks are executed after the failure, as under torchrun. "
         f"{busy(rows)} {versions(rows)} {machines(rows)}"
     )
     yield ""

@@ -83,6 +83,6 @@ SCRIPT = PublicScript(
     variables={"TORCH_COMPILE_DISABLE": "1"},
     kill_step=6,
     rate=r"tps: ([\d,.]+)",
-    pace_s=0.5,
+    pace_s=3.0,
     limit_s=900,
 )
