@@ -32,7 +32,7 @@ def section() -> Iterator[str]:
         "weights or, if a script saves nothing, the same last lines. *Back after* is the time from the SIGKILL to the "
         "next step of all ranks. Some scripts end within a few seconds, so that they are killed before the zygote has "
         "learned what they import: their ranks are executed after the failure, as under torchrun. "
-        f"{busy(rows)} {versions(rows)} {machines(rows)}"
+        f"{busy(rows)}{versions(rows)} {machines(rows)}"
     )
     yield ""
     known = [script for script in SCRIPTS if any(row["script"] == script.name for row in rows)]
@@ -101,7 +101,10 @@ def rates(script: PublicScript, rows: list[Row]) -> str:
     medians = {system: statistics.median(row["rates"]) for system, row in found.items() if row and row.get("rates")}
     if len(medians) < 2:
         return ""
-    return f" Tokens per second, median of its calm run: {medians[OURS]:,.0f}, under torchrun {medians[PEER]:,.0f}."
+    return (
+        f" Tokens per second, median of its calm run: {medians[OURS]:,.0f}, under torchrun {medians[PEER]:,.0f}. In "
+        "these few steps the zygote imports on the same cores what the script has imported; below is its speed after that."
+    )
 
 
 def noted(script: PublicScript, speed: str = "") -> Iterator[str]:
@@ -121,7 +124,7 @@ def noted(script: PublicScript, speed: str = "") -> Iterator[str]:
 def busy(rows: list[Row]) -> str:
     """Return a sentence about how busy the machine was before these runs."""
     most = max(row["busy_cores_before"] for row in rows)
-    return f"Before a run up to {most:.1f} cores of the machine were busy with other programs." if most > 0.5 else ""
+    return f"Before a run up to {most:.1f} cores of the machine were busy with other programs. " if most > 0.5 else ""
 
 
 def versions(rows: list[Row]) -> str:
