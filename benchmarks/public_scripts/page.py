@@ -103,7 +103,8 @@ def rates(script: PublicScript, rows: list[Row]) -> str:
         return ""
     return (
         f" Tokens per second, median of its calm run: {medians[OURS]:,.0f}, under torchrun {medians[PEER]:,.0f}. In "
-        "these few steps the zygote imports on the same cores what the script has imported; below is its speed after that."
+        "these few steps the zygote imports on the same cores what the script has imported; its speed after that is "
+        "below."
     )
 
 
