@@ -134,6 +134,19 @@ def test_a_script_that_takes_no_steps_is_forked_with_what_it_imports(make_world:
     assert "advance" not in world.log()
 
 
+def test_ranks_with_a_variable_that_the_zygote_of_the_machine_lacks_are_forked_from_one_of_their_pod(
+    make_world: Callable[..., World], machine_zygote: Path
+) -> None:
+    world = make_world(machine_zygote)
+    other = {"TORCH_SHOW_CPP_STACKTRACES": "0", **world.zygote_without_torch()}
+    world.start(["python", world.script(SMALL_SCRIPT)], **other)
+    world.until(lambda: "[rank 0] round 1 executed" in world.log())
+    world.until(lambda: "ranks are forked from now on" in world.log())
+    assert "it was started with another TORCH_SHOW_CPP_STACKTRACES" in world.log()
+    os.kill(world.rank_pid(0), signal.SIGKILL)
+    world.until(lambda: "[rank 0] round 2 forked" in world.log())
+
+
 def test_the_time_that_a_script_takes_for_its_imports_is_told_as_that(make_world: Callable[..., World]) -> None:
     world = make_world()
     world.script("import time\ntime.sleep(0.3)\n", "slow.py")

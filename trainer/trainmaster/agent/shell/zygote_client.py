@@ -76,11 +76,14 @@ class Zygotes:
         sock = await self._connect(path) if path and not bare else None
         if sock is None:
             sock = self._start_own(bare=bare)
-        self._root = self._adopt(Link("root", sock))
-        packets.send(sock, {"op": "hello", "key": self._key, "load": self._load})
+        self._greet(sock)
         if self._unsent is not None:
             packets.send(sock, self._unsent)
             self._unsent = None
+
+    def _greet(self, sock: socket.socket) -> None:
+        self._root = self._adopt(Link("root", sock))
+        packets.send(sock, {"op": "hello", "key": self._key, "load": self._load})
 
     @property
     def alive(self) -> bool:
@@ -232,7 +235,9 @@ class Zygotes:
 
     def _introduced(self, body: dict[str, Any], fds: list[int]) -> None:
         kind = body["kind"]
-        if kind == "none":
+        if kind == "none" and body.get("differs") and self._own is None:
+            self._leave_machine()
+        elif kind == "none":
             self.without_forks = True
         else:
             old = self._links.get(kind)
@@ -242,6 +247,13 @@ class Zygotes:
             if kind == "learned":
                 self._note(f"ranks are forked from now on, with {body['modules']} modules imported")
         self._changed()
+
+    def _leave_machine(self) -> None:
+        """Start a zygote of our own, because the one of the machine was started with other variables."""
+        machine = self._root
+        self._greet(self._start_own(bare=False))
+        if machine is not None and not machine.ids:  # or it is closed with the last process that it has started for us
+            self._close(machine)
 
     def _exited(self, id: int, status: int | None) -> None:
         process = self._processes.pop(id, None)

@@ -15,6 +15,7 @@ Packets to the root, in addition to those of `fork_server`:
     {"op": "bar", "key": text}
 Packets from the root:
     {"event": "zygote", "kind": "pristine" | "learned" | "none", "modules": n, "barred": [...]} with a connection
+        "none": it forks nothing for this agent; with "differs": true because it was started with other variables
     {"event": "note", "message": text}
 """
 

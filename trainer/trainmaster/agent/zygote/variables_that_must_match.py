@@ -43,4 +43,4 @@ def differing(ours: Mapping[str, str], theirs: Mapping[str, str], *, reads_kmp: 
 
 def refusal(names: list[str]) -> str:
     """Return the sentence for the agent's log if the variables of these names differ."""
-    return f"ranks are executed, not forked: {', '.join(names)} differs from the zygote's"
+    return f"the zygote of the machine can't fork these ranks, because it was started with another {', '.join(names)}"

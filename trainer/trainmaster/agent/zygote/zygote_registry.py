@@ -111,7 +111,8 @@ class Nursery:
             self._server.send(connection, {"event": "note", "message": message})
         if not self._forking or differing:
             connection.key = ""
-            self._server.send(connection, {"event": "zygote", "kind": "none", "modules": 0})
+            body = {"event": "zygote", "kind": "none", "modules": 0, "differs": self._forking}
+            self._server.send(connection, body)
             return
         if self._pristine is not None and self._pristine.ready:
             self._introduce(connection, self._pristine)
@@ -191,6 +192,8 @@ class Nursery:
         self._server.running = False
 
     def _learn(self, connection: Connection, body: dict[str, Any], _: list[int]) -> None:
+        if self._differing(connection):
+            return
         connection.key = key = body["key"]
         if key in self._closed_keys or self._pristine is None or not self._forking:
             return
