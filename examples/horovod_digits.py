@@ -48,4 +48,4 @@ for step in range(first + 1, options.steps + 1):
         (options.folder / "new.pt").replace(saved)
     time.sleep(options.pause)
 if first < options.steps:
-    print("final loss", float(loss).hex(), flush=True)
+    print("final loss", loss.item().hex(), flush=True)
