@@ -33,7 +33,7 @@ signal.pause()
 
 OPTIMIZER = """
 hooks = []
-register_optimizer_step_pre_hook = hooks.append
+register_optimizer_step_pre_hook = lambda hook: hooks.insert(0, hook)
 register_optimizer_step_post_hook = hooks.append
 class Optimizer:
     state, param_groups = {}, []
