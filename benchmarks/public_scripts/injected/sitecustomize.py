@@ -59,7 +59,7 @@ class _Steps:
         if taken <= self.count:
             return
         self.count = taken
-        rank, attempt = os.environ.get("RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        rank, attempt = _rank(), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         _append("steps", f"{now} {self.pid} {rank} {attempt} {self.count}\n")
         self._die(now)
         self._wait_for_turn(rank)
@@ -80,7 +80,7 @@ class _Steps:
         done = len([name for name in os.listdir(os.environ["SCRIPT_STAMPS"]) if name.startswith("death-")])
         wait_s = float(settle if done else first_settle)
         due = self.count >= int(step) and now - self.first_ns >= wait_s * 1e9
-        if victim not in ("any", os.environ.get("RANK")) or not due or done >= int(kills):
+        if victim not in ("any", _rank()) or not due or done >= int(kills):
             return
         try:
             fd = os.open(
@@ -90,6 +90,11 @@ class _Steps:
             return
         os.write(fd, f"{time.monotonic_ns()} {self.pid}\n".encode())
         os.kill(self.pid, signal.SIGKILL)
+
+
+def _rank():
+    """Return the number of this rank; horovodrun has a name of its own for it."""
+    return os.environ.get("RANK") or os.environ.get("HOROVOD_RANK", "0")
 
 
 def _counted_sleep(steps):
