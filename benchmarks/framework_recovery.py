@@ -223,7 +223,7 @@ def section() -> Iterator[str]:
     yield from wrapped(
         "Seconds from the SIGKILL of one of two ranks to the moment at which both have completed a step again, with "
         "the loading of the script's own checkpoint: the median, the range in brackets, and the number of kills. "
-        f"{busy(rows)} {machines(rows)}"
+        f"{busy(rows)}{machines(rows)}"
     )
     yield ""
     cells = []
@@ -240,7 +240,7 @@ def section() -> Iterator[str]:
 def busy(rows: list[dict[str, Any]]) -> str:
     """Return a sentence about how busy the machine was before these runs."""
     most = max(row["busy_cores_before"] for row in rows)
-    return f"Before a run, up to {most:.1f} cores of the machine were busy with other things." if most > 0.5 else ""
+    return f"Before a run, up to {most:.1f} cores of the machine were busy with other things. " if most > 0.5 else ""
 
 
 def read(arguments: Sequence[str] | None, names: Sequence[str]) -> argparse.Namespace:

@@ -176,10 +176,7 @@ class _Observer:
             self._enter(Phase.BUILD)
             return result
 
-        module.init_process_group = init_process_group
-        package = sys.modules.get("torch.distributed")
-        if package is not None and getattr(package, "init_process_group", None) is original:
-            package.init_process_group = init_process_group  # type: ignore[attr-defined]
+        script_saves.put_in_place(module, "init_process_group", init_process_group)
 
     def hook_forward(self, module: Any) -> None:
         if self.own_loop:
@@ -242,10 +239,7 @@ class _Observer:
             finally:
                 self._filling = False
 
-        setattr(module, name, fill)
-        package = sys.modules.get(module.__name__.rpartition(".")[0])
-        if getattr(package, name, None) is original:
-            setattr(package, name, fill)
+        script_saves.put_in_place(module, name, fill)
 
     def _first_forward(self, *_: Any) -> None:
         if self._forward is not None:
@@ -351,17 +345,13 @@ class _Observer:
                 link.send(channel.MODULES, {"imports": imports[start : start + _PER_PACKET], **fields})
 
 
-def _hook_table() -> dict[str, Any]:
-    return {
-        "torch.optim.optimizer": _Observer.hook_optimizer,
-        "torch.distributed.distributed_c10d": _Observer.hook_rendezvous,
-        "torch.nn.modules.module": _Observer.hook_forward,
-        "torch.serialization": _Observer.hook_save,
-        **dict.fromkeys(_FILLING, _Observer.hook_filling),
-    }
-
-
-_HOOKED = _hook_table()
+_HOOKED = {
+    "torch.optim.optimizer": _Observer.hook_optimizer,
+    "torch.distributed.distributed_c10d": _Observer.hook_rendezvous,
+    "torch.nn.modules.module": _Observer.hook_forward,
+    "torch.serialization": _Observer.hook_save,
+    **dict.fromkeys(_FILLING, _Observer.hook_filling),
+}
 
 
 def _faults() -> Any:

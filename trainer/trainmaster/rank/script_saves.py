@@ -30,9 +30,9 @@ def may_be_a_save(file: Any) -> bool:
 
 
 def put_in_place(module: Any, name: str, function: Any) -> None:
-    """Replace a function of torch.serialization, in torch itself too."""
+    """Replace a function of a module, and in the package above it too, if that has imported the function."""
     original = getattr(module, name)
     setattr(module, name, function)
-    package = sys.modules.get("torch")
+    package = sys.modules.get(module.__name__.rpartition(".")[0])
     if package is not None and getattr(package, name, None) is original:
         setattr(package, name, function)
