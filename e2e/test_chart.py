@@ -38,32 +38,28 @@ def test_upgrade_and_rollback_touch_no_running_job_and_a_new_pod_of_it_has_the_i
 
     world.submit(world.training(steps=400))
     world.wait_step(20)
-    before = uids(world)
+    before = world.uids()
     replicas = {pod["metadata"]["uid"] for pod in world.installation.replicas()}
     image = {**VALUES["trainerImage"], "tag": "next"}
     try:
         world.installation.install(newer, podAnnotations={"e2e/release": "newer"}, trainerImage=image)
         present = [p["metadata"] for p in world.installation.replicas() if not p["metadata"].get("deletionTimestamp")]
         assert {meta["uid"] for meta in present}.isdisjoint(replicas)
-        assert uids(world) == before
+        assert world.uids() == before
 
         world.kube.delete("Pod", world.pod(1), world.namespace)
         world.kube.wait("Pod", world.pod(1, 1), world.namespace, lambda found: found is not None, "it is replaced")
         assert world.image(1, 1) == TRAINER
         assert not waits(world.wait_phase("Running"))
-        between = uids(world)
-        assert len(before & between) == 1
+        between = world.uids()
+        assert len(before.items() & between.items()) == 1
     finally:
         world.installation.helm("rollback", RELEASE, "--namespace", NAMESPACE)
         world.installation.wait_ready()
     status = world.succeeded()
-    assert uids(world) == between
+    assert world.uids() == between
     assert status["restarts"]["total"] == 0
     assert_one_curve(world, 400)
-
-
-def uids(world: World) -> set[str]:
-    return {pod["metadata"]["uid"] for pod in world.pods()}
 
 
 def test_an_agent_of_the_release_before(world: World) -> None:

@@ -90,14 +90,10 @@ def condition(job: Object | None) -> Object | None:
     return found[0] if found else None
 
 
-def uids(world: World, name: str) -> dict[str, str]:
-    return {p["metadata"]["name"]: p["metadata"]["uid"] for p in world.pods(name)}
-
-
 @pytest.mark.usefixtures("former")
 def test_an_upgrade_leaves_jobs_of_the_version_before_alone(world: World) -> None:
     before = {phase.lower(): leave_behind(world, phase) for phase in PHASES}
-    pods = {name: uids(world, name) for name in before}
+    pods = {name: world.uids(name) for name in before}
     define(world, yaml.safe_load(PRESENT.read_text())["spec"]["versions"])
     world.installation.scale(2)
     for name in before:
@@ -108,12 +104,12 @@ def test_an_upgrade_leaves_jobs_of_the_version_before_alone(world: World) -> Non
     gone = world.pod(1, name="running")
     world.kube.delete("Pod", gone, world.namespace, grace_s=0)
     del pods["running"][gone]
-    # A job of this version has come, trained and ended meanwhile: the operator has had its time to do something.
-    world.submit(world.training(name="new", steps=30))
+    # A job of this version has come, run and ended meanwhile: the operator has had its time to do something.
+    world.submit(world.counting("new", steps=30))
     world.succeeded("new")
 
     for name, job in before.items():
-        assert uids(world, name) == pods[name], name
+        assert world.uids(name) == pods[name], name
         now = world.kube.get(JOB, name, world.namespace)["status"]
         conditions = [c for c in now["conditions"] if c["type"] != "NeedsMigration"]
         assert {**now, "conditions": conditions} == job["status"], name
