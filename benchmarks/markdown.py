@@ -27,6 +27,12 @@ def machines(rows: list[dict[str, Any]]) -> str:
     return " ".join(dict.fromkeys(machine(row["machine"]) for row in rows))
 
 
+def busy(rows: list[dict[str, Any]]) -> str:
+    """Return a sentence about how busy the machine was before these runs; "" if it was nearly idle."""
+    most = max(row["busy_cores_before"] for row in rows)
+    return f"Before a run, up to {most:.1f} cores of the machine were busy with other programs. " if most > 0.5 else ""
+
+
 def spread(seconds: Sequence[float], none: str) -> str:
     """Return the median of times in seconds, with their range and number; `none` if there is no time."""
     if not seconds:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import record
-from benchmarks.markdown import machines, table, wrapped
+from benchmarks.markdown import busy, machines, table, wrapped
 from benchmarks.public_scripts import library_scripts, titan_script, torch_scripts
 from benchmarks.public_scripts.runs import OURS, PEER
 from benchmarks.public_scripts.scripts import PublicScript
@@ -120,12 +120,6 @@ def noted(script: PublicScript, speed: str = "") -> Iterator[str]:
     first, *rest = wrapped(f"- {script.name}: {told}{resumed}{why}{speed}")
     yield first
     yield from (f"  {text}" for text in rest)
-
-
-def busy(rows: list[Row]) -> str:
-    """Return a sentence about how busy the machine was before these runs."""
-    most = max(row["busy_cores_before"] for row in rows)
-    return f"Before a run up to {most:.1f} cores of the machine were busy with other programs. " if most > 0.5 else ""
 
 
 def versions(rows: list[Row]) -> str:
