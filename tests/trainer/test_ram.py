@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Outcome, Ranks, fault_socket
 from tests.trainer.test_steps import SCRIPT, lines
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum_of, into
+from trainmaster.checkpoint.files.received_copies import _sweep
+from trainmaster.checkpoint.memory.mapped_file import sweep_prepared
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.memory_tier_size import budget
 from trainmaster.rank.injected_faults import Fault, encode
@@ -288,3 +292,47 @@ def test_a_folder_that_a_neighbour_removes_before_a_file_is_in_it_is_made_again(
 def test_a_file_that_is_missing_itself_is_not_looked_for_without_end(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         into(tmp_path / "step-5.r1", lambda: os.replace(tmp_path / "nothing", tmp_path / "step-5.r1" / "file"))
+
+
+def test_a_folder_that_a_neighbour_removes_while_it_is_looked_at_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks of a pod that start to save at the same time sweep the same folders."""
+    folder = RamFolder(tmp_path, 1 << 20)
+    removed = []
+
+    def then(look: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def after_a_neighbour(path: Any) -> Any:
+            if Path(path) != tmp_path:
+                os.rmdir(path)
+                removed.append(path)
+            return look(path)
+
+        return after_a_neighbour
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, then(getattr(os, name)))
+    looks = [folder.names, partial(folder.sweep, 0), partial(sweep_prepared, folder), partial(_sweep, folder, 0)]
+    for look in [*looks, folder.used]:
+        (tmp_path / "step-4.r1").mkdir()
+        look()
+    assert len(removed) == 5
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_folder_that_is_removed_while_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, is_dir, removed = tmp_path / "step-5.r1", Path.is_dir, []
+
+    def is_dir_after_a_neighbour(path: Path) -> bool:
+        if not removed:
+            removed.append(path)
+            path.rmdir()
+        return is_dir(path)
+
+    folder.mkdir()
+    monkeypatch.setattr(Path, "is_dir", is_dir_after_a_neighbour)
+    into(folder, (folder / "file").touch)
+    assert removed == [folder]
+    assert (folder / "file").exists()

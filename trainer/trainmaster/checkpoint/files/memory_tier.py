@@ -57,13 +57,20 @@ class RamFolder:
     def names(self) -> list[tuple[int, int, int]]:
         """Return (step, round, rank) of every receipt, newest step first. No file is read."""
         found = []
+        for path in self.files("receipt-"):
+            step, round = parse_directory(path.parent.name) or (0, 0)
+            if path.suffix == ".json":
+                found.append((step, round, int(path.stem[8:])))
+        return sorted(found, reverse=True)
+
+    def files(self, prefix: str) -> Iterator[Path]:
+        """Yield the files whose names begin with `prefix`. Others may remove files, and folders that became empty,
+        meanwhile."""
         for folder in self._folders():
-            step, round = parse_directory(folder.name) or (0, 0)
             with contextlib.suppress(FileNotFoundError):
                 for name in os.listdir(folder):
-                    if name.startswith("receipt-") and name.endswith(".json"):
-                        found.append((step, round, int(name[8:-5])))
-        return sorted(found, reverse=True)
+                    if name.startswith(prefix):
+                        yield folder / name
 
     def receipts(self) -> list[Receipt]:
         """Return the receipts of all complete files, newest step first. The content of the files is not verified."""
@@ -82,8 +89,7 @@ class RamFolder:
     def adopt(self, step: int, round: int, rank: int, file: str | os.PathLike[str], receipt: Receipt | bytes) -> None:
         """Move a complete file of the same tmpfs to its place, and write its receipt. From then on the file counts."""
         target = self.path(step, round, rank)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(file, target)
+        into(target.parent, lambda: os.replace(file, target))
         self.confirm(step, round, rank, receipt)
 
     def confirm(self, step: int, round: int, rank: int, receipt: Receipt | bytes) -> None:
@@ -109,9 +115,10 @@ class RamFolder:
 
     def sweep(self, rank: int) -> None:
         """Remove files that earlier processes of `rank` left incomplete. None of these processes may be running."""
-        for folder in self._folders():
-            for path in folder.glob(f".*-{rank:05d}.*"):
+        for path in self.files("."):
+            if f"-{rank:05d}." in path.name:
                 path.unlink(missing_ok=True)
+        for folder in self._folders():
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
@@ -177,8 +184,9 @@ def into(folder: Path, act: Callable[[], Made]) -> Made:
     Call it again if another process removes the folder in the meantime, because the folder is empty.
     """
     for _ in range(_TRIES):
-        folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
+        # Where the folder is removed between two looks at it, `mkdir` says that something else is in its place.
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            folder.mkdir(parents=True, exist_ok=True)
             return act()
     return act()
 

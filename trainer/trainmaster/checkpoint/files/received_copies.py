@@ -126,7 +126,7 @@ def _taken(folder: RamFolder, state: tuple[int, int, int], path: Path, descripto
 
 def _sweep(folder: RamFolder, rank: int) -> None:
     """Remove files of `rank` that a process left incomplete when it was killed."""
-    for path in folder.root.glob(f"step-*/{_COPY}{rank}-*"):
+    for path in folder.files(f"{_COPY}{rank}-"):
         with contextlib.suppress(OSError), open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()

@@ -81,7 +81,7 @@ def prepared_path(folder: RamFolder, number: int, round: int, rank: int) -> Path
 
 def sweep_prepared(folder: RamFolder) -> None:
     """Remove files that no save has used, of ranks that have ended. A later round may have fewer ranks."""
-    for path in folder.root.glob(f"step-*/{_HIDDEN}*"):
+    for path in folder.files(_HIDDEN):
         try:
             with open(path, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
