@@ -28,7 +28,7 @@ from typing import Any
 import yaml
 
 from benchmarks import commands, kill_options, load, record
-from benchmarks.markdown import machines, spread, table, wrapped
+from benchmarks.markdown import busy, machines, spread, table, wrapped
 from benchmarks.public_scripts import stamps
 from benchmarks.public_scripts.stamps import Kill
 from tests.frameworks import environments
@@ -67,6 +67,21 @@ DEEPSPEED = Launcher(
     "deepspeed, in a shell loop",
     lambda python, script: [*_REPEAT, str(python.parent / "deepspeed"), f"--num_gpus={RANKS}", *script],
 )
+TORCHRUN = Launcher(
+    "torchrun",
+    lambda python, script: [
+        *(str(python.parent / "torchrun"), f"--nproc-per-node={RANKS}", f"--max-restarts={RESTARTS}"),
+        *script,
+    ],
+)
+ACCELERATE = Launcher(  # --multi_gpu is also what starts several ranks on CPU
+    "accelerate launch",
+    lambda python, script: [
+        *(str(python.parent / "accelerate"), "launch", "--multi_gpu", f"--num_processes={RANKS}", "--num_machines=1"),
+        *(f"--max_restarts={RESTARTS}", "--mixed_precision=no", "--dynamo_backend=no"),
+        *script,
+    ],
+)
 HOROVOD = Launcher(
     "horovodrun, in a shell loop",
     lambda python, script: [
@@ -95,6 +110,8 @@ def trainings() -> tuple[Training, ...]:
         Training("TensorFlow, loop", SUBJECTS["tensorflow"], ("tensorflow-cpu",), plain("TensorFlow")),
         Training("TensorFlow, fit", SUBJECTS["tf-keras"], ("tensorflow-cpu", "tf-keras"), plain("TensorFlow")),
         Training("JAX", SUBJECTS["jax"], ("jax",), plain("JAX")),
+        Training("Hugging Face, Trainer", SUBJECTS["huggingface"], ("transformers", "accelerate", "torch"), ACCELERATE),
+        Training("Lightning", SUBJECTS["lightning"], ("lightning", "torch"), TORCHRUN),
         Training("Horovod", SUBJECTS["horovod"], ("horovod", "torch"), HOROVOD),
         # Without an agent its script would need a tracker that somebody else starts.
         Training("XGBoost", SUBJECTS["xgboost"], ("xgboost",), None),
@@ -235,12 +252,6 @@ def section() -> Iterator[str]:
         own = f"{times[2]}: {launchers[-1]}" if launchers else times[2]
         cells.append([name, told, f"`{of_name[-1]['script']}`", *times[:2], own])
     yield from table(["what trains", "versions", "script", "forked", "executed", "its own launcher"], cells)
-
-
-def busy(rows: list[dict[str, Any]]) -> str:
-    """Return a sentence about how busy the machine was before these runs."""
-    most = max(row["busy_cores_before"] for row in rows)
-    return f"Before a run, up to {most:.1f} cores of the machine were busy with other things. " if most > 0.5 else ""
 
 
 def read(arguments: Sequence[str] | None, names: Sequence[str]) -> argparse.Namespace:

@@ -1,6 +1,8 @@
-"""An environment for each framework, apart from the one of the repository: built by uv once, and found again by a hash.
+"""An environment for each framework, apart from the one of the repository.
 
-A command that runs a job there has the repository's own code on its path, and what the command needs beside it.
+uv installs the packages of a framework once, into a cache that all checkouts share; a hash of what was asked for finds
+them again. Each checkout has an environment of its own, which holds nothing but the paths to these packages and to the
+code of the checkout.
 """
 
 from __future__ import annotations
@@ -13,50 +15,85 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = Path(__file__).parent / "requirements"
+_PACKAGES = Path("lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages")
 _LIMIT_S = 1800
 
 
-def folder() -> Path:
-    """Where environments are kept: TRAINMASTER_ENVIRONMENTS, or a folder of the checkout that git ignores."""
-    return Path(os.environ.get("TRAINMASTER_ENVIRONMENTS") or ROOT / "runs" / "environments")
+def cache() -> Path:
+    """Return the folder with the installed packages. TRAINMASTER_ENVIRONMENTS names another one."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("TRAINMASTER_ENVIRONMENTS") or home / "trainmaster-tests" / "frameworks")
 
 
 def python_of(framework: str) -> Path:
-    """Return the interpreter of a framework's environment, which is built if it isn't there. framework: the name of a
-    file in `requirements`, or "" for the environment of the repository. Raises subprocess.CalledProcessError if
-    something can't be installed."""
+    """Return this checkout's interpreter that has a framework, which is installed if it isn't there yet.
+
+    framework: the name of a file in `requirements`, or "" for the environment of the repository. Raises
+    subprocess.CalledProcessError if something can't be installed.
+    """
     if not framework:
         return Path(sys.executable)
     packages = [*(REQUIREMENTS / f"{framework}.txt").read_text().split(), *_command_needs()]
     content = "\n".join([sys.version, *packages])
-    place = folder() / f"{framework}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-    python, built = place / "bin" / "python", place / ".built"
-    folder().mkdir(parents=True, exist_ok=True)
+    name = f"{framework}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    installed, own = cache() / name, ROOT / "runs" / "environments" / name
+    with _building(installed) as is_new:
+        if is_new:
+            _install(installed, packages)
+    with _building(own) as is_new:
+        if is_new:
+            _connect(own, installed)
+    return own / "bin" / "python"
+
+
+@contextmanager
+def _building(place: Path) -> Iterator[bool]:
+    """Hold the lock of an environment, and yield True if it isn't complete. After the block it is."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    built = place / ".built"
     with open(place.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not built.exists():
-            _build(place, python, packages)
-            built.touch()
-    return python
+        is_new = not built.exists()
+        yield is_new
+        built.touch()
 
 
-def _build(place: Path, python: Path, packages: list[str]) -> None:
+def _connect(own: Path, installed: Path) -> None:
+    """Make an environment that has the packages and the commands of another one, and the code of this checkout."""
+    _uv("venv", "--quiet", "--clear", "--python", sys.executable, str(own))
+    paths = [
+        str(ROOT / "operator"),
+        str(ROOT / "trainer"),
+        f"import site; site.addsitedir({str(installed / _PACKAGES)!r})",
+    ]
+    (own / _PACKAGES / "checkout.pth").write_text("\n".join([*paths, ""]))
+    for program in (installed / "bin").iterdir():
+        copy = own / "bin" / program.name
+        if copy.exists() or program.is_symlink() or not program.is_file():
+            continue
+        # What starts Python does so by the path of its environment.
+        copy.write_bytes(program.read_bytes().replace(bytes(installed), bytes(own)))
+        copy.chmod(0o755)
+
+
+def _install(place: Path, packages: list[str]) -> None:
+    python = place / "bin" / "python"
     _uv("venv", "--quiet", "--clear", "--python", sys.executable, str(place))
     # A package that builds from source wants to see the torch that it is built for.
     late = {package for package in packages if package.split("==")[0] in _SOURCES}
     first = [package for package in packages if package not in late]
-    _uv("pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), *first)
+    # Modules are compiled when they are imported first: few of them ever are.
+    _uv("pip", "install", "--quiet", "--python", str(python), *first)
     for package in sorted(late):
         _SOURCES[package.split("==")[0]](python, package)
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    path = place / "lib" / version / "site-packages" / "checkout.pth"
-    path.write_text(f"{ROOT / 'operator'}\n{ROOT / 'trainer'}\n")
 
 
 def _build_deepspeed(python: Path, package: str) -> None:

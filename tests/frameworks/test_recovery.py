@@ -1,4 +1,4 @@
-"""Each framework loses a rank, and hangs; it goes on from its own checkpoint and ends as a calm run does."""
+"""Each framework loses a rank, hangs and loses a pod. It goes on from its own checkpoint, and ends as a calm run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from tests.frameworks.runs import SUBJECTS, Ended, run
 pytestmark = [pytest.mark.framework, pytest.mark.processes]
 
 Calm = Callable[[str], Ended]
+
+_FIRST = {subject.framework: name for name, subject in reversed(SUBJECTS.items())}
+NAMES = [
+    pytest.param(name, marks=pytest.mark.smoke) if name == _FIRST[subject.framework] else name
+    for name, subject in SUBJECTS.items()
+]
+"""All subjects. The first one of each framework is in the part that CI runs."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +42,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_killed_rank_is_back_and_the_run_ends_as_if_nothing_had_happened(
     tmp_path: Path, calm: Calm, name: str
 ) -> None:
@@ -54,10 +61,27 @@ def test_a_killed_rank_is_back_and_the_run_ends_as_if_nothing_had_happened(
     assert ended.final_losses == undisturbed.final_losses != set()
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_rank_that_hangs_is_found_and_the_run_goes_on(tmp_path: Path, calm: Calm, name: str) -> None:
     ended = run(SUBJECTS[name], tmp_path, ["stop:rank=1,step=33"], recovery={"hang": {"limitSeconds": 60}})
     assert ended.exit_code == 0, ended.output
-    assert ended.status["recoveries"][0]["cause"] == "Hang"
+    status = ended.status
+    # TensorFlow ends its ranks when one has been silent for ten seconds. On a busy machine that can come first.
+    by_tensorflow = "stopped sending heartbeats" in status["lastFailure"]["message"]
+    assert status["recoveries"][0]["cause"] == "Hang" or by_tensorflow, status["lastFailure"]
+    assert [pid for _, pid in ended.pids if is_alive(pid)] == []
+    assert ended.final_losses == calm(name).final_losses != set()
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_lost_pod_is_replaced_and_the_run_ends_as_if_nothing_had_happened(
+    tmp_path: Path, calm: Calm, name: str
+) -> None:
+    subject = SUBJECTS[name]
+    ended = run(subject, tmp_path, ["kill-pod:rank=1,step=33"])
+    assert ended.exit_code == 0, ended.output
+    (recovery,) = ended.status["recoveries"]
+    assert (recovery["resumedStep"], recovery["rung"]) == (32 // subject.saves * subject.saves, "pod")
+    assert ended.status["progress"]["step"] == subject.end
     assert [pid for _, pid in ended.pids if is_alive(pid)] == []
     assert ended.final_losses == calm(name).final_losses != set()
