@@ -18,7 +18,7 @@ ARG FRAMEWORK=
 ARG WITH=
 RUN export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore && cd /src \
  && python3 docker/framework.py requirements "${FRAMEWORK}" > requirements.txt \
- && python3 -m pip install --no-compile -r requirements.txt ${WITH} \
+ && python3 -m pip install --no-compile -c constraints.txt -r requirements.txt ${WITH} \
  && python3 docker/compile.py "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
  && cd / && rm -r /src
 

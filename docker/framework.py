@@ -1,4 +1,4 @@
-"""What docker/framework.Dockerfile installs for a framework, in the versions of tests/frameworks/requirements.
+"""What docker/framework.Dockerfile installs for a framework: the packages of tests/frameworks/requirements.
 
     framework.py requirements FRAMEWORK   print what pip installs into the image
     framework.py headers                  print the package of apt that this Python needs to build others, if any
@@ -64,11 +64,9 @@ def of_image(framework: str) -> list[str]:
 
 
 def of_trainmaster() -> list[str]:
-    """Return what `trainmaster run` needs where there is no cluster, in the versions that the repository pins."""
+    """Return what `trainmaster run` needs where there is no cluster."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    names = {_name(each) for each in (*project["dependencies"], *project["optional-dependencies"]["local"])}
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if _name(line) in names]
+    return [*project["dependencies"], *project["optional-dependencies"]["local"]]
 
 
 def _name(requirement: str) -> str:
