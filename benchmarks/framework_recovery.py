@@ -107,8 +107,8 @@ def trainings() -> tuple[Training, ...]:
     kinds = (
         Training("DeepSpeed, ZeRO 2", SUBJECTS["deepspeed"], ("deepspeed", "torch"), DEEPSPEED),
         Training("DeepSpeed, ZeRO 3", SUBJECTS["deepspeed-zero-3"], ("deepspeed", "torch"), DEEPSPEED),
-        Training("TensorFlow, loop", SUBJECTS["tensorflow"], ("tensorflow-cpu",), plain("TensorFlow")),
-        Training("TensorFlow, fit", SUBJECTS["tf-keras"], ("tensorflow-cpu", "tf-keras"), plain("TensorFlow")),
+        Training("TensorFlow, loop", SUBJECTS["tensorflow"], ("tensorflow",), plain("TensorFlow")),
+        Training("TensorFlow, fit", SUBJECTS["tf-keras"], ("tensorflow", "tf-keras"), plain("TensorFlow")),
         Training("JAX", SUBJECTS["jax"], ("jax",), plain("JAX")),
         Training("Hugging Face, Trainer", SUBJECTS["huggingface"], ("transformers", "accelerate", "torch"), ACCELERATE),
         Training("Lightning", SUBJECTS["lightning"], ("lightning", "torch"), TORCHRUN),

@@ -49,9 +49,9 @@ def test_a_restart_runs_the_restart_command(make_world: Callable[..., World]) ->
 
 def test_a_command_that_cannot_work_ends_the_agent_with_a_sentence(make_world: Callable[..., World]) -> None:
     world = make_world()
-    world.start(["horovodrun", "-np", "2", "python", "t.py"], **world.without_torch())
+    world.start(["mpirun", "-np", "2", "python", "t.py"], **world.without_torch())
     assert world.wait() == ExitCode.CONFIG_ERROR
-    assert world.log().startswith("trainmaster agent: horovodrun starts processes of its own")
+    assert world.log().startswith("trainmaster agent: mpirun starts processes of its own")
 
 
 def test_a_zygote_starts_with_the_variables_that_a_command_sets(make_world: Callable[..., World]) -> None:

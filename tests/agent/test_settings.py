@@ -49,6 +49,13 @@ def threads(env: dict[str, str], ranks: int = 1, world_size: int = 4) -> str:
     return variables["OMP_NUM_THREADS"]
 
 
+def test_an_agent_refuses_a_pod_in_which_its_framework_cannot_work() -> None:
+    pod = {**POD, environment.FRAMEWORK: "Horovod", environment.COMMAND: '["./train"]'}
+    assert Settings.read({**pod, environment.POD_IP: "10.0.0.7"}).pod_ip == "10.0.0.7"
+    with pytest.raises(ValueError, match="over IPv4 alone, and the address of this pod is fd00::7"):
+        Settings.read({**pod, environment.POD_IP: "fd00::7"})
+
+
 @pytest.mark.parametrize(
     ("millis", "ranks", "expected"),
     [("250", 1, "1"), ("4000", 1, "4"), ("2500", 1, "3"), ("4000", 2, "2"), ("6000", 4, "1"), ("64000", 1, "8")],

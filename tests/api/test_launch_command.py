@@ -29,6 +29,8 @@ def of(command: list[str], devices: int = 0, **workers: Any) -> dict[str, Any]:
     [
         (of(["torchrun", "--nproc-per-node=4", "t.py"]), 4),
         (of(["accelerate", "launch", "--num_processes=6", "t.py"], replicas=2), 3),
+        (of(["horovodrun", "-np", "6", "python", "t.py"], replicas=2), 3),
+        (of(["horovodrun", "-np", "3", "python", "t.py"], replicas=2), None),
         (of(["torchrun", "--nproc-per-node=gpu", "t.py"], devices=8), 8),
         (of(["torchrun", "t.py"]), None),
         (of(["python", "t.py"]), None),
@@ -48,6 +50,7 @@ def test_a_job_has_as_many_ranks_as_its_launcher_was_told_unless_it_says_so_itse
         (["torchrun", "--nproc_per_node=2", "t.py"], "--nproc-per-node"),
         (["deepspeed", "--num_gpus=2", "t.py"], "--num_gpus"),
         (["accelerate", "launch", "--num_processes=2", "t.py"], ""),
+        (["horovodrun", "-np", "2", "python", "t.py"], ""),
         (["torchrun", "--of-a-newer-torch", "t.py"], ""),
         (["python", "t.py"], ""),
     ],
@@ -74,7 +77,8 @@ def test_an_option_for_each_pod_is_named(command: list[str], option: str) -> Non
             of(["torchrun", "--nproc-per-node=gpu", "t.py"], devices=8, ranksPerPod=4),
             "torchrun counts 8 devices in each pod, but workers.ranksPerPod is 4",
         ),
-        (of(["horovodrun", "t.py"]), "horovodrun starts processes of its own"),
+        (of(["mpirun", "t.py"]), "mpirun starts processes of its own"),
+        (of(["horovodrun", "-np", "3", "python", "t.py"], replicas=2), "horovodrun -np 3, but the job has 2 ranks"),
         (of(["deepspeed", "--num_gpus=8", "t.py"], ranksPerPod=4), "--num_gpus=8, but workers.ranksPerPod is 4"),
     ],
 )

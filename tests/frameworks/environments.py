@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import tomllib
 
@@ -31,6 +32,19 @@ def cache() -> Path:
     """Return the folder with the installed packages. TRAINMASTER_ENVIRONMENTS names another one."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("TRAINMASTER_ENVIRONMENTS") or home / "trainmaster-tests" / "frameworks")
+
+
+def _framework_image() -> ModuleType:
+    """Return docker/framework.py, which lies in no package."""
+    spec = importlib.util.spec_from_file_location("framework_image", ROOT / "docker" / "framework.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+framework_image = _framework_image()
 
 
 def python_of(framework: str) -> Path:
@@ -101,27 +115,13 @@ def _build_deepspeed(python: Path, package: str) -> None:
 
 
 def _build_horovod(python: Path, package: str) -> None:
-    """Build Horovod for torch and gloo, with the C++ standard that this torch needs. docs/frameworks/horovod.md has the
-    same for a reader."""
+    """Build Horovod as docker/framework.py does it for an image."""
     with tempfile.TemporaryDirectory(prefix="horovod-") as folder:
-        words = ("-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", folder, package)
-        subprocess.run([sys.executable, *words], check=True, timeout=_LIMIT_S)
-        (archive,) = Path(folder).glob("*.tar.gz")
-        shutil.unpack_archive(archive, folder, filter="data")
-        source = Path(folder, archive.name.removesuffix(".tar.gz"))
-        for name, standard in (("CMakeLists.txt", 17), ("horovod/torch/CMakeLists.txt", 20)):
-            file = source / name
-            old, new = "set(CMAKE_CXX_STANDARD 14)", f"set(CMAKE_CXX_STANDARD {standard})"
-            text = file.read_text()
-            if old not in text:
-                raise ValueError(f"{package}: {name} has no line {old}")
-            file.write_text(text.replace(old, new))
-        without = {f"HOROVOD_WITHOUT_{name}": "1" for name in ("TENSORFLOW", "MXNET", "MPI")}
-        wanted = {"HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITH_GLOO": "1"}
+        source = framework_image.horovod_source(package, folder)
         path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # it has a cmake of its own
         _uv(
             *("pip", "install", "--quiet", "--no-build-isolation", "--python", str(python), str(source)),
-            **(without | wanted),
+            **framework_image.HOROVOD,
             PATH=path,
         )
 

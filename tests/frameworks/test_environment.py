@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.agent import frameworks
-from trainmaster.agent.frameworks.framework import Facts, from_numbers, numbers
+from trainmaster.agent.frameworks.framework import Facts, from_numbers, numbers, wrong_address
 from trainmaster.contract.launch.framework_variables import SET_BY_US, refusal
 from trainmaster_operator.api.job_spec import Framework
 
@@ -105,9 +105,17 @@ def test_horovod_finds_its_rendezvous_at_the_store_and_the_ranks_of_its_node_by_
         "HOROVOD_CROSS_RANK": "1",
         "HOROVOD_CROSS_SIZE": "2",
     }
-    of_ipv6 = horovod.environment(replace(SECOND, store_host="fd00::7"))
-    assert of_ipv6["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "[fd00::7]"
     assert horovod.defaults(SECOND) == {"HOROVOD_CPU_OPERATIONS": "gloo"}
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "refused"),
+    [("Horovod", "fd00::7", True), ("Horovod", "10.0.0.7", False), ("JAX", "fd00::7", False)],
+)
+def test_horovod_alone_cannot_meet_at_an_address_of_ipv6(name: str, address: str, refused: bool) -> None:
+    said = wrong_address(frameworks.find(name), address)
+    words = "framework Horovod: its ranks find each other over IPv4 alone, and the address of this pod is fd00::7: use"
+    assert said.startswith(words) if refused else said == ""
 
 
 def test_variables_that_say_where_ranks_are_cannot_be_set_by_a_job() -> None:

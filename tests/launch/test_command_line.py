@@ -47,6 +47,10 @@ def module(*args: str) -> dict[str, Any]:
         (["deepspeed", "--module", "--no_local_rank", "pkg.mod", "-v"], module("-v")),
         (["python", "-m", "deepspeed.launcher.runner", "--no_ssh", *TAIL], DEEPSPEED),
         (["sh", "-c", "deepspeed train.py --x 1"], DEEPSPEED),
+        (["horovodrun", "-np", "2", "python", *TAIL], SCRIPT),
+        (["horovodrun", "-np=2", "-Hlocalhost:2", "--gloo", "--verbose", "python", "-u", *TAIL], SCRIPT),
+        (["python", "-m", "horovod.runner.launch", "--num-proc", "2", "python", *TAIL], SCRIPT),
+        (["sh", "-c", "horovodrun -np 2 sh -c 'exec python train.py --x 1'"], SCRIPT),
         (["env", "X=1", "torchrun", *TAIL], SCRIPT),
         (["nohup", "time", "python", *TAIL], SCRIPT),
         (["sh", "-c", "exec torchrun --nproc-per-node=2 train.py --x 1"], SCRIPT),
@@ -112,13 +116,24 @@ def test_what_is_more_than_an_interpreter_is_executed_without_its_launcher(
         (["deepspeed", "--hostfile=h", "t.py"], "deepspeed --hostfile can't be obeyed, since the pods of spec.workers"),
         (["deepspeed", "-i", "a:0", "t.py"], "deepspeed --include can't be obeyed, since a pod's own resources"),
         (["deepspeed", "--autotuning", "run", "t.py"], "deepspeed --autotuning can't be obeyed"),
-        (["horovodrun", "-np", "2", "python", "t.py"], "horovodrun starts .*, with Horovod as spec.framework"),
+        (["horovodrun", "-np", "two", "python", "t.py"], "horovodrun -np two: a whole number of at least 1"),
+        (["horovodrun", "-np", "2"], "horovodrun: no script follows its options"),
+        (["horovodrun", "-H", "a:2,b:2", "python", "t.py"], "horovodrun --hosts=a:2,b:2 can't be obeyed, since the"),
+        (["horovodrun", "-hostfile", "h", "python", "t.py"], "horovodrun --hostfile can't be obeyed, since the pods"),
+        (["horovodrun", "--mpi", "python", "t.py"], "horovodrun --mpi can't be obeyed, since ranks meet over gloo"),
+        (["horovodrun", "--min-np", "2", "python", "t.py"], "horovodrun --min-np can't be obeyed, .* workers.min and"),
+        (["horovodrun", "--config-file=f", "python", "t.py"], "--config-file can't be obeyed, since only horovod"),
+        (["horovodrun", "-v", "x"], "horovodrun --version can't be obeyed, since it runs no script"),
+        (["horovodrun", "--cycle-time-ms", "-1", "python", "t.py"], "--cycle-time-ms=-1: a number of at least 0"),
+        (["horovodrun", "--log-level=debug", "python", "t.py"], "--log-level=debug: one of TRACE, DEBUG, INFO"),
+        (["horovodrun", "--stall-check", "--no-stall-check", "x"], "--no-stall-check is given with its opposite"),
+        (["horovodrun", "-np", "2", "torchrun", "t.py"], "horovodrun starts a launcher of ranks: write one of the two"),
         (["mpirun", "python", "t.py"], r"write the command that each rank runs, \[python, train.py, …\]"),
         (["/usr/bin/srun", "python", "t.py"], "srun starts processes of its own"),
         (["fabric", "run", "t.py"], "fabric run starts processes of its own"),
         (["nice", "-n", "5", "mpirun", "python", "t.py"], "mpirun starts processes of its own"),
-        (["sh", "-c", "horovodrun python t.py"], "horovodrun starts processes of its own"),
-        (["python", "-m", "horovod.runner", "t.py"], "python -m horovod.runner starts"),
+        (["sh", "-c", "srun python t.py"], "srun starts processes of its own"),
+        (["python", "-m", "composer.cli.launcher", "t.py"], "python -m composer.cli.launcher starts"),
         (["env", "-i", "python", "t.py"], "env -i takes away the variables"),
         (["python", "-", "<", "t.py"], "standard input, which is empty for ranks"),
         (["python"], "python has no script to run"),
@@ -141,6 +156,7 @@ def test_what_ranks_cannot_run_is_refused_by_name(argv: list[str], words: str) -
         ["torchrun", "-z", "t.py"],
         ["accelerate", "launch", "--new_flag", "t.py"],
         ["deepspeed", "--new_flag", "t.py"],
+        ["horovodrun", "--new-flag", "t.py"],
     ],
     ids=" ".join,
 )
@@ -182,6 +198,46 @@ def test_the_old_launcher_gives_each_rank_its_number_as_an_argument() -> None:
 
 def test_a_dollar_in_a_plain_command_stays_as_it_is() -> None:
     assert parse(["python", "train.py", "${local_rank}"]).of_rank(3).argv[-1] == "${local_rank}"
+
+
+def test_options_of_horovodrun_become_the_variables_that_it_sets() -> None:
+    words = "--fusion-threshold-mb=32 --cycle-time-ms 3.5 --no-torus-allreduce --no-stall-check --log-level INFO --tcp"
+    assert parse(["horovodrun", *words.split(), "env", "X=1", "python", "t.py"]).environment == {
+        "HOROVOD_FUSION_THRESHOLD": str(32 * 1024 * 1024),
+        "HOROVOD_CYCLE_TIME": "3.5",
+        "HOROVOD_TORUS_ALLREDUCE": "0",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+        "HOROVOD_LOG_LEVEL": "INFO",
+        "NCCL_IB_DISABLE": "1",
+        "X": "1",
+    }
+
+
+def test_horovodrun_tunes_and_draws_a_timeline_only_when_it_is_told_to() -> None:
+    words = ["--autotune-log-file", "f", "--timeline-mark-cycles", "python", "t.py"]
+    idle = parse(["horovodrun", *words])
+    assert idle.environment == {}
+    assert idle.notes == (
+        "horovodrun --autotune-log-file has no effect: Horovod does not tune itself without --autotune",
+        "horovodrun --timeline-mark-cycles has no effect: there is no timeline without --timeline-filename",
+    )
+    told = parse(["horovodrun", "--autotune", "--timeline-filename=t.json", *words])
+    assert told.notes == ()
+    assert told.environment == {
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_LOG": "f",
+        "HOROVOD_TIMELINE": "t.json",
+        "HOROVOD_TIMELINE_MARK_CYCLES": "1",
+    }
+
+
+def test_all_interfaces_that_horovodrun_is_told_are_passed_on() -> None:
+    several = ["--network-interface", "eth0", "--network-interface=eth1"]
+    for options in (several, ["--network-interfaces", "eth0,eth1"]):
+        assert parse(["horovodrun", *options, "python", "t.py"]).environment == {
+            "HOROVOD_GLOO_IFACE": "eth0",
+            "NCCL_SOCKET_IFNAME": "eth0,eth1",
+        }
 
 
 def test_options_without_effect_are_told() -> None:

@@ -41,7 +41,8 @@ if __name__ == "__main__":
 DEEPSPEED = "def main():\n    raise SystemExit('a world of its own was started')\n"
 SCRIPT = """
 import json, os, sys
-print(json.dumps([sys.argv[1:], os.environ["RANK"], os.environ.get("SET_BY_THE_LAUNCHER"), os.getpid()]))
+told = os.environ.get("SET_BY_THE_LAUNCHER") or os.environ.get("HOROVOD_CYCLE_TIME")
+print(json.dumps([sys.argv[1:], os.environ["RANK"], told, os.getpid()]))
 """
 
 
@@ -72,7 +73,8 @@ def folder(tmp_path: Path) -> Path:
 def run(folder: Path, *argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A program of rank 3, the second of two in its pod."""
     given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "TRAINMASTER_ROUND": "1", "MASTER_PORT": "9"}
-    ranks = {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TRAINMASTER_RANKS_PER_POD": "2"}
+    local = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TRAINMASTER_RANKS_PER_POD": "2"}
+    ranks = {"WORLD_SIZE": "4", "RANK": "3", **local}
     env = {**given, **ranks, **variables}
     env.update(executed_rank_observation.variables(env))
     return subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
@@ -117,11 +119,34 @@ def test_an_option_of_deepspeed_that_would_matter_is_refused_for_good(folder: Pa
     assert done.stderr.startswith(words)
 
 
-def test_a_launcher_that_starts_ranks_in_another_way_is_refused_by_name(folder: Path) -> None:
-    launch = "from horovod.runner.launch import run_commandline; run_commandline()"
-    done = run(folder, sys.executable, "-c", launch)
+HOROVODRUN = "from horovod.runner.launch import run_commandline; run_commandline()"
+
+
+def test_horovodrun_in_a_program_becomes_the_script_with_its_variables(folder: Path) -> None:
+    line = ("-np", "4", "--cycle-time-ms=2", sys.executable, "train.py", "--x")
+    done = run(folder, sys.executable, "-c", HOROVODRUN, *line)
+    assert json.loads(done.stdout)[:3] == [["--x"], "3", "2.0"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--hostfile=hosts",), "horovodrun --hostfile can't be obeyed"),
+        (("-np", "2"), "horovodrun -np 2, but the job has 4 ranks"),
+    ],
+)
+def test_an_option_of_horovodrun_that_would_matter_is_refused_for_good(
+    folder: Path, options: tuple[str, ...], words: str
+) -> None:
+    done = run(folder, sys.executable, "-c", HOROVODRUN, *options, sys.executable, "train.py")
     assert done.returncode == 93
-    assert done.stderr.startswith("horovodrun starts processes of its own, and here Trainmaster starts the ranks")
+    assert done.stderr.startswith(words)
+
+
+def test_later_rounds_of_an_elastic_job_may_have_another_size_than_horovodrun_was_told(folder: Path) -> None:
+    line = ("-np", "2", sys.executable, "train.py")
+    done = run(folder, sys.executable, "-c", HOROVODRUN, *line, TRAINMASTER_ROUND="2")
+    assert json.loads(done.stdout)[1] == "3", done.stderr
 
 
 def test_a_rank_that_has_joined_its_round_may_launch_what_it_likes(folder: Path) -> None:
@@ -180,7 +205,7 @@ def test_a_number_that_fits_one_machine_alone_is_noted_once() -> None:
     ("argv", "env", "words"),
     [
         (["mpirun", "-np", "2", "python", "t.py"], {}, "mpirun starts processes of its own"),
-        (["/v/bin/python", "/v/bin/horovodrun", "t.py"], {}, "horovodrun starts processes of its own"),
+        (["/v/bin/python", "/v/bin/horovodrun", "t.py"], {}, "horovodrun, which this job's program starts"),
         (["/v/bin/python", "/v/bin/deepspeed", "t.py"], {}, "deepspeed, which this job's program starts"),
         (
             ["/v/bin/python3", "/v/bin/torchrun", "t.py"],

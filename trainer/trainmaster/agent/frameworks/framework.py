@@ -94,6 +94,9 @@ class Framework:
     """Serves the ranks at the listening socket of the round's store, in a process of its own, until that is killed.
     None: the store is the exchange of addresses or, where `addresses` is false, a TCPStore."""
 
+    needs_ipv4: bool = False
+    """If true, the ranks of this framework cannot meet at an address of IPv6."""
+
     entry: Entry | None = None
     """The entry that ranks run. None: the job's command."""
 
@@ -116,6 +119,16 @@ class Framework:
     @property
     def kin(self) -> str:
         return self.family or self.name
+
+
+def wrong_address(framework: Framework, address: str) -> str:
+    """Return why the ranks of a framework cannot meet at the address of a pod; "" if they can."""
+    if ":" not in address or not framework.needs_ipv4:
+        return ""
+    return (
+        f"framework {framework.name}: its ranks find each other over IPv4 alone, and the address of this pod is "
+        f"{address}: use a cluster whose pods have an IPv4 address, as their first one if they have two"
+    )
 
 
 def numbers(facts: Facts) -> dict[str, str]:

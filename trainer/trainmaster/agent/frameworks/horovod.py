@@ -3,6 +3,9 @@
 Horovod's own launcher starts a rendezvous server, starts the ranks by ssh, and tells each of them its numbers and the
 server's address by variables. Here the agents start the ranks, and the round's store is the server
 (`frameworks.http_rendezvous`). Horovod's elastic mode is not used: a failed rank is restarted as in any other job.
+
+Horovod asks that server by a client of its own, which takes the address up to the first colon for a name and looks it
+up among those of IPv4 (`HTTPRequest.hpp` in its sources). So it reaches no address of IPv6, with or without brackets.
 """
 
 from __future__ import annotations
@@ -22,9 +25,8 @@ _BASICS = "horovod.common.basics"
 
 def environment(facts: Facts) -> dict[str, str]:
     """Return what Horovod's launcher sets in each rank."""
-    host = f"[{facts.store_host}]" if ":" in facts.store_host else facts.store_host
     return {
-        ADDRESS: host,
+        ADDRESS: facts.store_host,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(facts.store_port),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_HOSTNAME": f"node-{facts.node}",  # ranks with the same name count as ranks of one node
@@ -76,6 +78,7 @@ HOROVOD = Framework(
     environment,
     defaults,
     store=_serve,
+    needs_ipv4=True,
     hooks={_BASICS: _watch_init},
     meeting={_BASICS: Meeting("HorovodBasics.init", _meets_by_environment)},
 )

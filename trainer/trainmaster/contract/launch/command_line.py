@@ -11,6 +11,7 @@ from trainmaster.contract.launch.launch_errors import LaunchRefused
 from trainmaster.contract.launch.launcher_option_tables import LOCAL_RANK, Launch, read_by_tables
 from trainmaster.contract.launch.launchers import (
     ACCELERATE,
+    HOROVODRUN,
     Launcher,
     find_interpreted_launcher,
     find_launcher,
@@ -36,8 +37,9 @@ class Command:
     given: dict[str, str] = field(default_factory=dict)  # the launcher's options, see `Launch`
 
     def of_rank(self, local_rank: int) -> Command:
-        """Return the command of one rank: torch's launchers put a rank's number in its pod into its arguments."""
-        if not self.launcher or self.launcher == ACCELERATE:
+        """Return the command of one rank: torch's launchers and DeepSpeed's put a rank's number in
+        its pod into its arguments."""
+        if self.launcher in ("", ACCELERATE, HOROVODRUN):
             return self
         argv = [_numbered(word, local_rank) for word in self.argv]
         entry = self.entry

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from trainmaster.contract.launch import horovodrun_options
 from trainmaster.contract.launch.launch_errors import LaunchRefused
-from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED
+from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED, HOROVODRUN
 
 _TARGET = {"module", "no_python", "run_path", "use_env"}  # they say what is started: obeyed
 _LOGS = "Trainmaster keeps the output of each rank in its own log"
@@ -90,6 +91,9 @@ def notes(launcher: str, given: Mapping[str, str]) -> Iterator[str]:
     if launcher == DEEPSPEED:
         yield from _deepspeed_notes(given)
         return
+    if launcher == HOROVODRUN:
+        yield from horovodrun_options.notes(given)
+        return
     accelerate = launcher == ACCELERATE
     passed = _ACCELERATE_PASSED if accelerate else _TORCH_PASSED
     refused = _ACCELERATE_REFUSED if accelerate else _TORCH_REFUSED
@@ -148,14 +152,22 @@ def of_pod(given: Mapping[str, str], ranks_per_pod: int) -> str:
 
 
 def of_job(given: Mapping[str, str], world_size: int) -> str:
-    """Return what is wrong with the number of processes that accelerate was told for all machines; "" if nothing is."""
-    in_all = given.get("num_processes", "")
+    """Return what is wrong with the number of processes that accelerate or horovodrun was told for all machines; "" if
+    nothing is."""
+    option, in_all = _of_all_machines(given)
     if in_all.isdigit() and int(in_all) != world_size:
         return (
-            f"accelerate launch --num_processes={in_all}, but the job has {world_size} ranks (workers.replicas x "
-            f"ranksPerPod): write the same number, or leave the option out"
+            f"{option}{in_all}, but the job has {world_size} ranks (workers.replicas x ranksPerPod): write the same "
+            f"number, or leave the option out"
         )
     return ""
+
+
+def _of_all_machines(given: Mapping[str, str]) -> tuple[str, str]:
+    """Return (option, value) of the option for the number of processes on all machines together; "" without one."""
+    if horovodrun_options.NUM_PROC in given:
+        return "horovodrun -np ", given[horovodrun_options.NUM_PROC]
+    return "accelerate launch --num_processes=", given.get("num_processes", "")
 
 
 def option_for_each_pod(given: Mapping[str, str]) -> str:
@@ -168,7 +180,7 @@ def option_for_each_pod(given: Mapping[str, str]) -> str:
 
 def ranks_per_pod(given: Mapping[str, str], replicas: int) -> int | None:
     """Return how many ranks each pod has according to a launcher's options, or None if they do not say it."""
-    per_pod, in_all = given.get("nproc_per_node", ""), given.get("num_processes", "")
+    per_pod, in_all = given.get("nproc_per_node", ""), _of_all_machines(given)[1]
     devices = _deepspeed_ranks(given)[1]
     if per_pod.isdigit() or devices.isdigit():
         return int(per_pod if per_pod.isdigit() else devices)

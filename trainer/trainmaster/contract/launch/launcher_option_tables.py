@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from trainmaster.contract.launch import horovodrun_options
 from trainmaster.contract.launch.launch_errors import LaunchRefused
-from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED, TORCH_LAUNCH, Launcher
+from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED, HOROVODRUN, TORCH_LAUNCH, Launcher
 
 
 class UnknownOption(LaunchRefused):
@@ -86,6 +87,8 @@ def read_by_tables(launcher: Launcher) -> Launch:
         flags, values, short = _ACCELERATE_FLAGS.split(), _ACCELERATE_VALUES.split(), _ACCELERATE_SHORT
     elif launcher.kind == DEEPSPEED:
         flags, values, short = _DEEPSPEED_FLAGS.split(), _DEEPSPEED_VALUES.split(), _DEEPSPEED_SHORT
+    elif launcher.kind == HOROVODRUN:
+        flags, values, short = [*horovodrun_options.FLAGS], [*horovodrun_options.VALUES], horovodrun_options.SHORT
     else:
         flags, values, short = _TORCH_FLAGS.split(), _TORCH_VALUES.split(), _TORCH_SHORT
         if launcher.kind == TORCH_LAUNCH:
@@ -97,17 +100,22 @@ def read_by_tables(launcher: Launcher) -> Launch:
         if word == "--":
             break
         option, equals, value = word.partition("=")
-        name = option[2:].replace("-", "_") if option.startswith("--") else short.get(option[1:2], "")
-        if not option.startswith("--") and name in values and len(option) > 2:
+        whole = option.startswith("--") or option[1:] in short
+        written = option[1:] if whole else option[1:2]
+        name = option[2:].replace("-", "_") if option.startswith("--") else short.get(written, "")
+        if not whole and name in values:
             equals, value = "=", word[2:]  # -r3
-        if name in flags and not equals and (option.startswith("--") or len(option) == 2):
+        if name in flags and not equals and whole:
             given[name] = ""
         elif name in values and (equals or rest):
-            given[name] = value if equals else rest.pop(0)
+            value = value if equals else rest.pop(0)
+            given[name] = f"{given[name]},{value}" if name in given and name in horovodrun_options.APPENDED else value
         else:
             raise UnknownOption(launcher.kind, option)
     if not rest:
         raise LaunchRefused(f"{launcher.kind}: no script follows its options")
+    if launcher.kind == HOROVODRUN:
+        return Launch("program", rest[0], rest[1:], given, horovodrun_options.variables(given))
     kind = "program" if "no_python" in given else "module" if "module" in given else "script"
     if "no_python" in given and "module" in given:
         raise LaunchRefused(f"{launcher.kind}: --no-python and --module exclude each other: leave one out")

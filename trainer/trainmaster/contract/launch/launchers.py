@@ -12,6 +12,7 @@ TORCHRUN = "torchrun"
 TORCH_LAUNCH = "torch.distributed.launch"
 ACCELERATE = "accelerate launch"
 DEEPSPEED = "deepspeed"
+HOROVODRUN = "horovodrun"
 
 _PROGRAMS = {
     ("torchrun",): TORCHRUN,
@@ -19,6 +20,7 @@ _PROGRAMS = {
     ("accelerate-launch",): ACCELERATE,
     ("deepspeed",): DEEPSPEED,
     ("deepspeed.pt",): DEEPSPEED,
+    ("horovodrun",): HOROVODRUN,
 }
 _MODULES = {
     ("torch.distributed.run",): TORCHRUN,
@@ -26,15 +28,16 @@ _MODULES = {
     ("accelerate.commands.launch",): ACCELERATE,
     ("accelerate.commands.accelerate_cli", "launch"): ACCELERATE,
     ("deepspeed.launcher.runner",): DEEPSPEED,
+    ("horovod.runner.launch",): HOROVODRUN,
 }
 _FOREIGN_PROGRAMS = (
-    *(("horovodrun",), ("mpirun",), ("mpiexec",), ("mpiexec.hydra",)),
-    *(("orterun",), ("prterun",), ("srun",), ("jsrun",), ("aprun",), ("ibrun",), ("torchx", "run"), ("composer",)),
+    *(("mpirun",), ("mpiexec",), ("mpiexec.hydra",), ("orterun",), ("prterun",)),
+    *(("srun",), ("jsrun",), ("aprun",), ("ibrun",), ("torchx", "run"), ("composer",)),
     *(("fabric", "run"), ("lightning", "run"), ("colossalai", "run"), ("tune", "run")),
 )
 _FOREIGN_MODULES = (
-    *(("deepspeed.launcher.launch",), ("horovod.runner",), ("horovod.runner.launch",)),
-    *(("torchx.apps.dist.ddp",), ("composer.cli.launcher",), ("lightning.fabric.cli",), ("lightning_fabric.cli",)),
+    *(("deepspeed.launcher.launch",), ("torchx.apps.dist.ddp",), ("composer.cli.launcher",)),
+    *(("lightning.fabric.cli",), ("lightning_fabric.cli",)),
     *(("torch_xla.distributed.xla_dist",), ("paddle.distributed.launch",)),
 )
 
@@ -43,7 +46,7 @@ _FOREIGN_MODULES = (
 class Launcher:
     """A launcher that Trainmaster replaces. `python` is the interpreter that it would start its ranks with."""
 
-    kind: str  # TORCHRUN, TORCH_LAUNCH, ACCELERATE, DEEPSPEED
+    kind: str  # TORCHRUN, TORCH_LAUNCH, ACCELERATE, DEEPSPEED, HOROVODRUN
     python: str
     options: list[str]  # its options, then the script with its arguments
 
@@ -105,8 +108,7 @@ def _refuse_foreign(words: list[str], known: tuple[tuple[str, ...], ...], joint:
 
 def refusal_of(launcher: str) -> str:
     """Return the sentence that refuses a launcher of ranks by name."""
-    framework = ", with Horovod as spec.framework" if "horovod" in launcher else ""
     return (
         f"{launcher} starts processes of its own, and here Trainmaster starts the ranks: write the command that each "
-        f"rank runs, [python, train.py, …], and their number as workers.replicas and workers.ranksPerPod{framework}"
+        f"rank runs, [python, train.py, …], and their number as workers.replicas and workers.ranksPerPod"
     )

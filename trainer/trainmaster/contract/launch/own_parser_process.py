@@ -20,7 +20,7 @@ from typing import Any
 from trainmaster.contract.launch.command_line import Around
 from trainmaster.contract.launch.launch_errors import LaunchRefused
 from trainmaster.contract.launch.launcher_option_tables import Launch, UnknownOption, read_by_tables
-from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED, Launcher
+from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED, HOROVODRUN, Launcher
 from trainmaster.contract.launch.own_parser import LIMIT_S, MARK
 
 _PROGRAM = Path(__file__).with_name("own_parser.py")
@@ -48,7 +48,8 @@ class OwnParsers:
 
     def read(self, launcher: Launcher, around: Around) -> Launch:
         """Return what the launcher would start. Raises LaunchRefused, in its own words where it has any."""
-        if launcher.kind == DEEPSPEED:  # its parser is ours in full, and asking it would import torch
+        # The tables have all options of these two. Asking DeepSpeed would import torch.
+        if launcher.kind in (DEEPSPEED, HOROVODRUN):
             return read_by_tables(launcher)
         if launcher.kind != ACCELERATE and not any(name.startswith("PET_") for name in self._environ):
             with contextlib.suppress(UnknownOption):

@@ -2,8 +2,8 @@
 
 Each rank would start a world of its own, and all would write one snapshot. Here the launcher becomes the script that it
 would start: torch's launchers, and those built on them, all end in one function of torch. It then executes the script
-with this rank's number. The launcher's own parser has run by then, and its variables are set. A launcher that starts
-ranks in another way, or that was told another number of processes, is refused by name.
+with this rank's number. The launcher's own parser has run by then, and its variables are set. The lines of deepspeed
+and horovodrun are read as the command of a job is. A launcher that was told another number of processes is refused.
 
 A rank that has joined its round and then launches something (an evaluation in a world of its own) is left alone. This
 file imports nothing of ours before it refuses something, and runs under Python 3.8 and newer.
@@ -93,42 +93,33 @@ def _take_over_simple(module: Any) -> None:
     module.simple_launcher = simple_launcher
 
 
-def _take_over_deepspeed(module: Any) -> None:
-    """Take over deepspeed.launcher.runner. Its command line is read as if it were the job's command."""
-    original = module.main
-
-    def main(args: Any = None) -> Any:
-        if has_joined():
-            return original(args)
-        words = [str(word) for word in (sys.argv[1:] if args is None else args)]
-        try:
-            with _our_package():
-                command = importlib.import_module("trainmaster.contract.launch").parse(["deepspeed", *words])
-                options = importlib.import_module("trainmaster.contract.launch.launcher_option_effects")
-            ranks = os.environ.get("TRAINMASTER_RANKS_PER_POD") or os.environ["LOCAL_WORLD_SIZE"]
-            wrong = options.of_pod(command.given, int(ranks))
-        except ValueError as error:  # LaunchRefused
-            wrong = str(error)
-        if wrong:
-            _refuse(wrong)
-        program = command.argv if "no_python" in command.given else [sys.executable, *command.argv[1:]]
-        return _become(program, dict(os.environ))
-
-    module.main = main
-
-
-def _refused(launcher: str, function: str) -> Callable[[Any], None]:
-    """Refuse a launcher by name when it is to start something."""
+def _read_as_command(launcher: str, function: str) -> Callable[[Any], None]:
+    """Take over a launcher's module. Its command line is read as if it were the job's command."""
 
     def take_over(module: Any) -> None:
-        original = getattr(module, function, None)
+        original = getattr(module, function)
 
-        def start(*args: Any, **named: Any) -> Any:
-            if original is not None and has_joined():
-                return original(*args, **named)
-            with _our_package():
-                words = importlib.import_module("trainmaster.contract.launch.launchers").refusal_of(launcher)
-            _refuse(words)
+        def start(args: Any = None) -> Any:
+            if has_joined():
+                return original() if args is None else original(args)
+            words = [str(word) for word in (sys.argv[1:] if args is None else args)]
+            try:
+                with _our_package():
+                    command = importlib.import_module("trainmaster.contract.launch").parse([launcher, *words])
+                    options = importlib.import_module("trainmaster.contract.launch.launcher_option_effects")
+                ranks = os.environ.get("TRAINMASTER_RANKS_PER_POD") or os.environ["LOCAL_WORLD_SIZE"]
+                wrong = options.of_pod(command.given, int(ranks))
+                if not wrong and os.environ.get("TRAINMASTER_ROUND") == "1":  # later rounds may have other sizes
+                    wrong = options.of_job(command.given, int(os.environ["WORLD_SIZE"]))
+            except ValueError as error:  # LaunchRefused
+                wrong = str(error)
+            if wrong:
+                _refuse(wrong)
+            program = command.argv
+            if launcher == "deepspeed" and "no_python" not in command.given:
+                program = [sys.executable, *program[1:]]
+            env = {**os.environ, **command.environment}
+            return _become(program, {name: value for name, value in env.items() if value is not None})
 
         setattr(module, function, start)
 
@@ -138,8 +129,8 @@ def _refused(launcher: str, function: str) -> Callable[[Any], None]:
 _LAUNCHERS: dict[str, Callable[[Any], None]] = {
     "torch.distributed.launcher.api": _take_over_elastic,
     "accelerate.commands.launch": _take_over_simple,
-    "deepspeed.launcher.runner": _take_over_deepspeed,
-    "horovod.runner.launch": _refused("horovodrun", "run_commandline"),
+    "deepspeed.launcher.runner": _read_as_command("deepspeed", "main"),
+    "horovod.runner.launch": _read_as_command("horovodrun", "run_commandline"),
 }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainmaster.agent import frameworks
-from trainmaster.agent.frameworks.framework import Framework
+from trainmaster.agent.frameworks.framework import Framework, wrong_address
 from trainmaster.agent.shell.launching import command_interpreter
 from trainmaster.agent.zygote import variables_that_must_match
 from trainmaster.contract.launch import Command, launcher_option_effects, parse
@@ -82,6 +82,9 @@ class Settings:
         known = frameworks.find(framework)
         if wrong := refusal(known.name, environ):
             raise ValueError(wrong)
+        pod_ip = env.get(environment.POD_IP) or "127.0.0.1"
+        if wrong := wrong_address(known, pod_ip):
+            raise ValueError(wrong)
         command = _command(framework, env, environ)
         # A program that is executed has an interpreter of its own, which may have the packages.
         if wrong := missing(known.name, known.packages if command.entry is not None else ()):
@@ -103,7 +106,7 @@ class Settings:
             command=command,
             zygote=env.get(environment.ZYGOTE, ""),
             zygote_enabled=env.get(environment.ZYGOTE_ENABLED, "1") != "0",
-            pod_ip=env.get(environment.POD_IP) or "127.0.0.1",
+            pod_ip=pod_ip,
             termination_log=env.get(environment.TERMINATION_LOG, ""),
             grace_s=float(env.get(environment.GRACE_S) or 25.0),
             checkpoint_timeout_s=float(env.get(environment.CHECKPOINT_TIMEOUT) or CHECKPOINT_TIMEOUT_S),
