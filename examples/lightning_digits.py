@@ -1,6 +1,10 @@
-"""Lightning, data parallel, on scikit-learn's digits. `ckpt_path="last"` lets it resume by itself."""
+"""Lightning, data parallel, on scikit-learn's digits. `ckpt_path="last"` lets it resume by itself.
+
+Lightning does not restore the place in the data within an epoch. So the images of a step follow from its number.
+"""
 
 import argparse
+import itertools
 import os
 import time
 from pathlib import Path
@@ -9,7 +13,6 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from sklearn.datasets import load_digits
-from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--folder", type=Path, required=True)
@@ -17,7 +20,9 @@ parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--batch", type=int, default=64, help="images of a step, of all ranks together")
 parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step takes longer")
 options = parser.parse_args()
-# Lightning asks for the size of the world; on a cluster, this is what torchrun's variables say.
+digits = load_digits()
+images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
+# Lightning asks for the size of the world, which the launcher's variables tell.
 nodes, ranks_of_a_node = int(os.environ.get("GROUP_WORLD_SIZE", "1")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
@@ -28,8 +33,10 @@ class Classifier(lightning.LightningModule):
         self.loss = None
 
     def training_step(self, batch, index):
-        images, labels = batch
-        self.loss = torch.nn.functional.cross_entropy(self.layers(images), labels)
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(self.global_step))
+        chosen = order[: options.batch][self.global_rank :: self.trainer.world_size]
+        logits = self.layers(images[chosen].to(self.device))
+        self.loss = torch.nn.functional.cross_entropy(logits, labels[chosen].to(self.device))
         return self.loss
 
     def configure_optimizers(self):
@@ -46,26 +53,18 @@ class Pause(Callback):
 
 
 lightning.seed_everything(0)
-digits = load_digits()
-images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
-batches = DataLoader(
-    TensorDataset(images, labels), options.batch // (nodes * ranks_of_a_node), shuffle=True, drop_last=True
-)
-# At the end of each epoch: within an epoch Lightning does not know which samples it has used.
-checkpoint = ModelCheckpoint(options.folder, every_n_epochs=1, save_last=True, save_on_train_epoch_end=True)
 trainer = lightning.Trainer(
     accelerator="auto",
     devices=ranks_of_a_node,
     num_nodes=nodes,
     strategy="ddp",
     max_steps=options.steps,
-    max_epochs=-1,
-    callbacks=[checkpoint, Pause()],
+    callbacks=[ModelCheckpoint(options.folder, every_n_train_steps=10, save_last=True), Pause()],
     logger=False,
     enable_progress_bar=False,
 )
 print("rank", trainer.global_rank, "is process", os.getpid(), flush=True)
 model = Classifier()
-trainer.fit(model, batches, ckpt_path="last")
+trainer.fit(model, itertools.repeat(0), ckpt_path="last")
 if model.loss is not None:
     print("final loss", model.loss.item().hex(), flush=True)

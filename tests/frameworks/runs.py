@@ -44,7 +44,7 @@ SUBJECTS = {
     "deepspeed-zero-1": replace(_ZERO, options=("--stage", "1")),
     "deepspeed-zero-3": replace(_ZERO, options=("--stage", "3")),
     "huggingface": Subject("HuggingFace", "huggingface", "huggingface_digits.py", ("--steps", "60")),
-    "lightning": Subject("PyTorch", "lightning", "lightning_digits.py", ("--steps", "60"), saves=28),
+    "lightning": Subject("PyTorch", "lightning", "lightning_digits.py", ("--steps", "60")),
     "horovod": Subject("Horovod", "horovod", "horovod_digits.py", ("--steps", "60")),
     "xgboost": Subject("XGBoost", "xgboost", "xgboost_digits.py", ("--rounds", "60")),
 }
