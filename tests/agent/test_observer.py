@@ -78,7 +78,7 @@ for _ in range(9):
 @pytest.mark.processes
 def test_a_step_with_which_a_program_itself_fills_an_optimizers_state_is_none(tmp_path: Path) -> None:
     """A first step of a warm-up, which has no rate either, is one."""
-    assert watched(tmp_path, FILLS) == "steps: 13 loaded: False"
+    assert watched(tmp_path, FILLS) == "steps: 16 loaded: False"
 
 
 NESTED = """

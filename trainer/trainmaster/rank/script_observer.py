@@ -18,14 +18,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from trainmaster.contract.wire import channel, environment
 from trainmaster.contract.wire.fault_protocol import ARMED
 from trainmaster.contract.wire.progress_record import IMPORTING, LOADED, SIZE, Phase, ProgressRecord
 from trainmaster.host import rank_memory
 from trainmaster.host.step_timing import Rhythm
-from trainmaster.rank import collective_counter, framework_joining, import_log, script_saves, stacks
+from trainmaster.rank import collective_counter, framework_joining, import_log, optimizer_steps, script_saves, stacks
 
 _FILLING = {
     "torch.distributed.checkpoint.state_dict": "_init_optim_state",
@@ -98,13 +98,12 @@ class _Observer:
         self._forked = False  # in a child of the process that is watched
         os.register_at_fork(after_in_child=self._leave)
         self.imports = import_log.ImportLog(self._tell_imports, self.loaded, self._importing)
-        self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._steps = optimizer_steps.OptimizerSteps()
         self._begun: WeakSet[Any] = WeakSet()  # optimizers whose step has begun and is not counted yet
         self._calls = 0
         self._filling = False  # torch takes a step that changes nothing, to fill an optimizer's empty state
         self._filled: Any = None  # an optimizer with which somebody else does so
         self._loaded = False  # a file that the job may have saved, by torch.load, before the first step
-        self._base = -1  # steps before this process; 0 as well where the optimizer counts none
         self._forward: Any = None
         fd = int(os.environ[environment.PROGRESS_FD])
         self._channel_fd = int(os.environ.get(environment.CHANNEL_FD, "-1"))
@@ -255,9 +254,8 @@ class _Observer:
         faults = None if self.yielded() or self._filling or self._filled is not None else _faults()
         if faults is None:
             return
-        base = self._base if self._base >= 0 else _steps_before(optimizer) or 0
         faults.at_step(
-            base + self._steps.get(optimizer, 0) + 1,
+            self._steps.next_number(optimizer),
             numbers=lambda: faults.gradients(p for group in optimizer.param_groups for p in group["params"]),
         )
 
@@ -270,10 +268,11 @@ class _Observer:
             self._filled = None
             return
         if not self.yielded():
-            if self._base < 0:
-                self._begin_counting(optimizer)
-            taken = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
-            self._stepped(self._base + taken, waited_ns=_waited_ns)
+            first = self._steps.base < 0
+            step = self._steps.take(optimizer)
+            if first:
+                self._note_start(optimizer)
+            self._stepped(step, waited_ns=_waited_ns)
         self._count_call()
 
     def _stepped(self, step: int, waited_ns: Callable[[int], int]) -> None:
@@ -292,12 +291,10 @@ class _Observer:
         if self._calls == _LEARN_AFTER and not self._forked:
             self._tell_imports([], settled=True)
 
-    def _begin_counting(self, optimizer: Any) -> None:
+    def _note_start(self, optimizer: Any) -> None:
         """Note after the first step of this process which step it began after, if the optimizer knows it."""
-        counted = _steps_before(optimizer)
-        self._base = max((counted or 1) - 1, 0)
-        if counted is not None:
-            self.progress.resumed_step = self._base
+        if optimizer_steps.counted_by(optimizer) is not None:
+            self.progress.resumed_step = self._steps.base
         elif self._loaded:
             self.progress.flags |= LOADED
 
@@ -361,15 +358,6 @@ def _faults() -> Any:
     if known is None and (os.environ.get(environment.FAULTS) or (folder and os.path.exists(f"{folder}/{ARMED}"))):
         known = importlib.import_module("trainmaster.rank.injected_faults")
     return known
-
-
-def _steps_before(optimizer: Any) -> int | None:
-    """Return the step that the optimizer's own state counts, as Adam's does, or None if it counts none."""
-    for state in list(optimizer.state.values())[:1]:
-        taken = state.get("step") if isinstance(state, dict) else None
-        if taken is not None and getattr(getattr(taken, "device", None), "type", "cpu") == "cpu":
-            return int(taken)
-    return None
 
 
 def _only_fills(optimizer: Any) -> bool:
