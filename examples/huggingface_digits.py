@@ -1,4 +1,5 @@
-"""Hugging Face's Trainer, data parallel, on scikit-learn's digits. It resumes from its newest checkpoint by itself."""
+"""Hugging Face's Trainer, data parallel, on scikit-learn's digits. In a job with `framework: HuggingFace` it continues
+after a failure from its newest checkpoint."""
 
 import argparse
 import os
@@ -8,7 +9,6 @@ from pathlib import Path
 import torch
 from sklearn.datasets import load_digits
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--folder", type=Path, required=True)
@@ -31,6 +31,10 @@ class Classifier(torch.nn.Module):
 
 
 class Pause(TrainerCallback):
+    def on_train_begin(self, arguments, state, control, **given):
+        if state.global_step:
+            print("resumed at step", state.global_step, flush=True)
+
     def on_step_end(self, *arguments, **given):
         time.sleep(options.pause)
 
@@ -54,9 +58,6 @@ images = [
     for image, label in zip(digits.data, digits.target, strict=True)
 ]
 model = Classifier()
-newest = get_last_checkpoint(str(options.folder)) if options.folder.exists() else None
-if newest is not None:
-    print("resumed at step", newest.rpartition("-")[2], flush=True)
-Trainer(model=model, args=arguments, train_dataset=images, callbacks=[Pause()]).train(resume_from_checkpoint=newest)
+Trainer(model=model, args=arguments, train_dataset=images, callbacks=[Pause()]).train()
 if model.loss is not None:
     print("final loss", model.loss.item().hex(), flush=True)

@@ -66,5 +66,7 @@ trainer = lightning.Trainer(
 print("rank", trainer.global_rank, "is process", os.getpid(), flush=True)
 model = Classifier()
 trainer.fit(model, itertools.repeat(0), ckpt_path="last")
+if torch.distributed.is_initialized():  # a process that ends while its peers are gone already may abort otherwise
+    torch.distributed.destroy_process_group()
 if model.loss is not None:
     print("final loss", model.loss.item().hex(), flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 READ_LATER = (
     *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_WORKSPACE_CONFIG"),
     *("NCCL_", "GLOO_", "MASTER_ADDR", "MASTER_PORT", "TOKENIZERS_PARALLELISM", "ACCELERATE_"),
+    *("PYTORCH_NVML_BASED_CUDA_CHECK", "USE_LIBUV"),  # which `import lightning` sets before it imports torch
     *("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_NAME", "WANDB_RUN_", "WANDB_DIR", "WANDB_MODE", "WANDB_API_KEY"),
 )
 """Prefixes of variables that libraries read when they are used, and not when they are imported."""

@@ -1,8 +1,34 @@
-"""HuggingFace: Trainer, Accelerate, TRL and PEFT train with torch.distributed, so ranks get torchrun's variables."""
+"""Hugging Face's Trainer and Accelerate: torch's rendezvous, and a Trainer that goes on after a failure."""
 
 from __future__ import annotations
 
-from trainmaster.agent.frameworks.framework import Framework
+import functools
+import importlib
+from typing import Any
+
+from trainmaster.agent.frameworks.framework import Framework, Watch
 from trainmaster.agent.frameworks.pytorch import FAMILY, environment
 
-HUGGINGFACE = Framework("HuggingFace", ("transformers", "accelerate"), environment, family=FAMILY)
+
+def _watch_trainer(module: Any, watch: Watch) -> None:
+    """Let a Trainer go on from its newest whole checkpoint. A trial of a search begins anew."""
+    original = module.Trainer.train
+
+    @functools.wraps(original)
+    def train(trainer: Any, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **given: Any) -> Any:
+        if trial is None and getattr(trainer, "hp_search_backend", None) is None:
+            # Imported where it is needed: ranks and agents of all frameworks import this file.
+            checkpoints = importlib.import_module("trainmaster.agent.frameworks.trainer_checkpoints")
+            resume_from_checkpoint = checkpoints.of_trainer(trainer, resume_from_checkpoint)
+        return original(trainer, resume_from_checkpoint, trial, *args, **given)
+
+    module.Trainer.train = train
+
+
+HUGGINGFACE = Framework(
+    "HuggingFace",
+    ("transformers", "accelerate"),
+    environment,
+    family=FAMILY,
+    hooks={"transformers.trainer": _watch_trainer},
+)

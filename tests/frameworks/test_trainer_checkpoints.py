@@ -1,0 +1,207 @@
+"""From which checkpoint a Trainer goes on, with a stand-in for Trainer and files in the formats that it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+import types
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.agent.frameworks import trainer_checkpoints
+from trainmaster.agent.frameworks.huggingface import HUGGINGFACE
+from trainmaster.contract.wire import environment
+
+Train = Callable[..., Any]
+
+
+class Trainer:
+    """Keeps what it is asked for. `train` has the signature of the real one."""
+
+    hp_search_backend: Any = None
+
+    def __init__(self, output: Path, rank: int = 0, ranks: int = 1) -> None:
+        self.args = types.SimpleNamespace(
+            output_dir=str(output), process_index=rank, local_process_index=rank, world_size=ranks
+        )
+
+    def train(self, resume_from_checkpoint: Any = None, trial: Any = None, ignored: Any = None) -> Any:
+        return resume_from_checkpoint
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> type[Trainer]:
+    """Trainer as a script of a job sees it, in a process that has just started."""
+    monkeypatch.setenv(environment.JOB_UID, "a-job")
+    monkeypatch.setattr(trainer_checkpoints, "_begun", set())
+    made = type("Trainer", (Trainer,), {"train": Trainer.train})
+    HUGGINGFACE.hooks["transformers.trainer"](types.SimpleNamespace(Trainer=made), None)  # type: ignore[arg-type]
+    return made
+
+
+def restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what the process knows."""
+    monkeypatch.setattr(trainer_checkpoints, "_begun", set())
+
+
+def save(output: Path, step: int, ranks: int = 1) -> Path:
+    """Write a checkpoint as Trainer does."""
+    folder = output / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    generators = ["rng_state.pth"] if ranks == 1 else [f"rng_state_{rank}.pth" for rank in range(ranks)]
+    for name in ("optimizer.pt", "training_args.bin", *generators):
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.writestr("data.pkl", bytes(100))
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return folder
+
+
+def cut(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def began(make: type[Trainer], output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a first process of the job begin, and end."""
+    assert make(output).train() is None
+    restart(monkeypatch)
+
+
+def test_a_run_that_was_cut_off_goes_on_from_its_newest_checkpoint(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began(make, tmp_path, monkeypatch)
+    save(tmp_path, 10)
+    newest = save(tmp_path, 20)
+    assert make(tmp_path).train() == str(newest)
+    assert capsys.readouterr().err == "trainmaster: Trainer goes on from checkpoint-20\n"
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt", "trainer_state.json", "rng_state.pth"])
+@pytest.mark.parametrize("given", [None, True, "the newest"])
+def test_a_half_written_checkpoint_is_passed_over(
+    tmp_path: Path,
+    make: type[Trainer],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    given: Any,
+) -> None:
+    began(make, tmp_path, monkeypatch)
+    whole = save(tmp_path, 10)
+    cut(save(tmp_path, 20) / file)
+    asked = str(tmp_path / "checkpoint-20") if given == "the newest" else given
+    assert make(tmp_path).train(asked) == str(whole)
+    words = "trainmaster: Trainer goes on from checkpoint-10, since checkpoint-20 is half written\n"
+    assert capsys.readouterr().err == words
+
+
+def test_a_checkpoint_without_its_last_file_or_with_a_missing_shard_is_half_written(tmp_path: Path) -> None:
+    folder = save(tmp_path, 10)
+    assert trainer_checkpoints.is_whole(folder)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}))
+    assert not trainer_checkpoints.is_whole(folder)
+    index.unlink()
+    (folder / "part").mkdir()
+    (folder / "part" / "__0_0.distcp").touch()
+    assert not trainer_checkpoints.is_whole(folder)
+    (folder / "part" / ".metadata").touch()
+    assert trainer_checkpoints.is_whole(folder)
+    (folder / "trainer_state.json").unlink()
+    assert not trainer_checkpoints.is_whole(folder)
+
+
+def test_the_first_process_of_a_job_takes_nothing_that_its_script_does_not_ask_for(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job has left a checkpoint of a later step."""
+    stale = save(tmp_path, 900)
+    for path in (stale, *stale.iterdir()):
+        os.utime(path, (1, 1))
+    assert make(tmp_path).train() is None
+    restart(monkeypatch)
+    assert make(tmp_path).train() is None, "nor does a later one, before this job has saved"
+    own = save(tmp_path, 10)
+    restart(monkeypatch)
+    assert make(tmp_path).train() == str(own)
+    restart(monkeypatch)
+    assert make(tmp_path).train(True) == str(stale), "where the script asks for the newest of all"
+
+
+def test_what_a_script_says_counts(tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
+    began(make, tmp_path / "out", monkeypatch)
+    save(tmp_path / "out", 10)
+    elsewhere = save(tmp_path / "pretrained", 5)
+    cut(elsewhere / "optimizer.pt")
+    assert make(tmp_path / "out").train(False) is False
+    for given in (str(elsewhere), str(tmp_path / "out" / "checkpoint-10"), str(tmp_path / "out" / "best")):
+        assert make(tmp_path / "out").train(given) == given
+    restart(monkeypatch)
+    assert make(tmp_path / "out").train(trial="a trial") is None
+    searching = make(tmp_path / "out")
+    searching.hp_search_backend = "optuna"
+    assert searching.train() is None
+
+
+def test_a_second_training_of_a_process_begins_anew(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make(tmp_path)
+    assert trainer.train() is None
+    save(tmp_path, 10)
+    assert trainer.train() is None
+
+
+def test_without_a_whole_checkpoint_it_begins_again_and_says_so(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began(make, tmp_path, monkeypatch)
+    cut(save(tmp_path, 10) / "model.safetensors")
+    assert make(tmp_path).train(str(tmp_path / "checkpoint-10")) is None
+    assert capsys.readouterr().err == "trainmaster: Trainer begins again, since checkpoint-10 is half written\n"
+
+
+class Group:
+    """torch.distributed, where the other ranks see `others`."""
+
+    def __init__(self, *others: list[int]) -> None:
+        self.others = others
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def all_gather_object(self, found: list[Any], own: Any) -> None:
+        found[:] = [own, *self.others]
+
+
+def test_all_ranks_go_on_from_a_checkpoint_that_each_of_them_has(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began(make, tmp_path, monkeypatch)
+    for step in (10, 20, 30):
+        save(tmp_path, step, ranks=2)
+    monkeypatch.setitem(sys.modules, "torch.distributed", Group([10, 20]))
+    assert make(tmp_path, ranks=2).train() == str(tmp_path / "checkpoint-20")
+    restart(monkeypatch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", Group([]))
+    assert make(tmp_path, ranks=2).train() is None
+
+
+def test_a_checkpoint_without_the_generators_of_a_rank_is_taken_only_if_there_is_no_other(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began(make, tmp_path, monkeypatch)
+    (save(tmp_path, 20, ranks=2) / "rng_state_1.pth").unlink()
+    assert make(tmp_path, ranks=2).train() == str(tmp_path / "checkpoint-20")
+    save(tmp_path, 10, ranks=2)
+    restart(monkeypatch)
+    assert make(tmp_path, ranks=2).train() == str(tmp_path / "checkpoint-10")
