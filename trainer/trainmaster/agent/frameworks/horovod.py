@@ -15,6 +15,7 @@ import types
 from typing import Any
 
 from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch
+from trainmaster.agent.frameworks.pytorch import PROFILER
 
 ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _BASICS = "horovod.common.basics"
@@ -78,4 +79,5 @@ HOROVOD = Framework(
     store=_serve,
     hooks={_BASICS: _watch_init},
     meeting={_BASICS: Meeting("HorovodBasics.init", _meets_by_environment)},
+    profiler=PROFILER,
 )

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from trainmaster.agent.frameworks.framework import Framework
-from trainmaster.agent.frameworks.pytorch import FAMILY, environment
+from trainmaster.agent.frameworks.pytorch import FAMILY, PROFILER, environment
 
-HUGGINGFACE = Framework("HuggingFace", ("transformers", "accelerate"), environment, family=FAMILY)
+HUGGINGFACE = Framework("HuggingFace", ("transformers", "accelerate"), environment, family=FAMILY, profiler=PROFILER)

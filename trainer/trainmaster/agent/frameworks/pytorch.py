@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from typing import Any
 
-from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting
+from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Profiler
 
 FAMILY = "torch.distributed"
 
@@ -28,5 +31,28 @@ def environment(facts: Facts) -> dict[str, str]:
     }
 
 
+def _start_profiler(folder: str) -> Any:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it tells people of each thing that it can't do here
+    torch: Any = sys.modules["torch"]
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_initialized():
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    profile = torch.profiler.profile(activities=kinds)
+    profile.start()
+    return profile
+
+
+def _stop_profiler(profile: Any, folder: str) -> None:
+    profile.stop()
+    # TensorBoard's plugin for torch takes the number for a time in nanoseconds.
+    profile.export_chrome_trace(os.path.join(folder, f"{time.time_ns()}.pt.trace.json.gz"))
+
+
+def _name_step(step: int) -> Any:
+    return sys.modules["torch"].profiler.record_function(f"ProfilerStep#{step}")
+
+
+PROFILER = Profiler("torch", _start_profiler, _stop_profiler, _name_step)
+
 # A script that runs under torchrun may do without torch, so no package is asked for.
-PYTORCH = Framework("PyTorch", (), environment, family=FAMILY, meeting=MEETING)
+PYTORCH = Framework("PyTorch", (), environment, family=FAMILY, meeting=MEETING, profiler=PROFILER)
