@@ -169,3 +169,8 @@ def test_in_the_pod_the_request_is_laid_where_rank_0_looks(
     assert profile_commands.command(["4", "0123456789ab"]) == 0
     found = profile_request.read(fault_protocol.folder("uid-7") / profile_request.FILE)
     assert found == profile_request.Request(4, "0123456789ab")
+    capsys.readouterr()
+    assert profile_commands.command(["collect", "0123456789ab", "0"]) == 0
+    assert capsys.readouterr().out == '{"waiting": true, "marks": {}, "files": []}\n'
+    assert profile_commands.command(["withdraw", "0123456789ab"]) == 0
+    assert list(fault_protocol.folder("uid-7").iterdir()) == []

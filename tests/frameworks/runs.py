@@ -143,8 +143,7 @@ def run_job(
     )
     begun = ""
     if meanwhile:
-        assert process.stdout is not None
-        begun = process.stdout.readline()  # by then there is a run
+        begun = _first_line(process)  # by then there is a run
         program = [str(python), "-m", "trainmaster_operator.cli.main", *meanwhile]
         done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S)
         begun += done.stdout
@@ -155,3 +154,12 @@ def run_job(
         output, _ = process.communicate()
         output += f"\n(the run was ended after {LIMIT_S} s)"
     return Ended(folder / "out", process.wait(), begun + output)
+
+
+def _first_line(process: subprocess.Popen[str]) -> str:
+    """Read the first line of a process, and nothing after it, which `communicate` would miss."""
+    assert process.stdout is not None
+    line = b""
+    while (character := os.read(process.stdout.fileno(), 1)) not in (b"", b"\n"):
+        line += character
+    return f"{line.decode()}\n"
