@@ -168,13 +168,11 @@ def test_a_restart_while_steps_are_recorded_ends_the_request(
     first.steps(7)
     killed = Rank(tmp_path, 1)
     killed.steps(4)
-    atexit.unregister(killed.recorder._cut_short)
+    atexit.unregister(killed.recorder._at_exit)
     assert capsys.readouterr().err == ""
     ranks = [Rank(tmp_path, 0, round=2), Rank(tmp_path, 1, round=2)]
     train(ranks, 9)
-    assert capsys.readouterr().err.splitlines() == [
-        f"trainmaster: rank 1 records no steps: {CUT_OFF}; the training continues"
-    ]
+    assert capsys.readouterr().err.splitlines() == [f"trainmaster: rank 1 records no steps: {CUT_OFF}"]
     assert list(records(tmp_path).values()) == [[3, 4, 5, 6]], "what rank 0 had recorded"
     assert not (tmp_path / profile_request.FILE).exists()
     assert not ranks[0].phases
@@ -198,8 +196,8 @@ def test_a_profiler_that_fails_is_told_once_and_is_not_left_running(
     profile_request.ask(tmp_path, 2, IDENTITY)
     train(ranks, 9)
     assert capsys.readouterr().err == (
-        f"trainmaster: rank 0 records no steps: the profiler of Some has failed: Broken: no {breaks} here; the "
-        "training continues\n"
+        "trainmaster: rank 0 records no steps: recording with the profiler of Some has failed, and the training goes "
+        f"on: Broken: no {breaks} here\n"
     )
     assert not ranks[0].tool.running
     assert ranks[0].phases[-1:] == [Phase.STEP]
@@ -239,15 +237,29 @@ def test_a_file_that_is_no_request_is_left_alone(tmp_path: Path, content: str) -
     assert (rank.phases, os.listdir(tmp_path)) == ([], [profile_request.FILE])
 
 
-def test_a_script_that_ends_in_the_midst_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_that_ends_in_the_midst_keeps_the_steps_that_were_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     profile_request.ask(tmp_path, 9, IDENTITY)
     rank = Rank(tmp_path, of=1)
     rank.steps(5)
-    rank.recorder._cut_short(os.getpid() + 1)  # in a worker that was forked
-    assert capsys.readouterr().err == ""
-    rank.recorder._cut_short(os.getpid())
-    assert "the process ended after 3 of the 9 steps; ask for fewer" in capsys.readouterr().err
+    rank.recorder._at_exit(os.getpid() + 1)  # in a worker that was forked
+    assert rank.tool.running
+    rank.recorder._at_exit(os.getpid())
+    assert capsys.readouterr().out.startswith("profile of steps 3 to 5: ")
+    assert list(records(tmp_path).values()) == [[3, 4, 5]]
     assert not (tmp_path / profile_request.FILE).exists()
+
+
+def test_a_script_that_ends_in_the_first_recorded_step_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile_request.ask(tmp_path, 9, IDENTITY)
+    rank = Rank(tmp_path, of=1)
+    rank.steps(2)
+    rank.recorder._at_exit(os.getpid())
+    assert "rank 0 records no steps: the process ended within the first of the steps" in capsys.readouterr().err
+    assert (records(tmp_path), rank.tool.running) == ({}, False)
 
 
 def collected(folder: Path, identity: str = IDENTITY) -> tuple[dict[str, Any], bytes]:

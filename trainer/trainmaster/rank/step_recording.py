@@ -43,7 +43,10 @@ def completed(step: int, enter: Enter) -> None:
     global _recorder, _known
     if not _known:
         _known = True
-        _recorder = _of_this_rank()
+        try:
+            _recorder = _of_this_rank()
+        except (KeyError, ValueError) as error:  # a script may change its environment
+            _say(f"trainmaster: this rank can record no steps: {error}", sys.stderr)
     if _recorder is not None:
         _recorder.completed(step, enter)
 
@@ -81,6 +84,7 @@ class _Recording:
     began_after: int
     handle: Any
     work: Path
+    enter: Enter
     step: AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
 
 
@@ -108,7 +112,7 @@ class Recorder:
                 return  # nearly always
             self._attempt(lambda: self._look(step, (found.st_ino, found.st_mtime_ns), enter))
         else:
-            self._attempt(lambda: self._go_on(step, enter))
+            self._attempt(lambda: self._go_on(step))
 
     def _attempt(self, act: Callable[[], None]) -> None:
         try:
@@ -116,7 +120,10 @@ class Recorder:
         except Exception as error:  # noqa: BLE001  whatever a profiler raises, the training goes on
             self._abandon()
             text = " ".join(str(error).split())
-            self._fail(f"the profiler of {self._framework} has failed: {type(error).__name__}: {text}")
+            failure = f"{type(error).__name__}: {text}"
+            self._fail(
+                f"recording with the profiler of {self._framework} has failed, and the training goes on: {failure}"
+            )
 
     def _abandon(self) -> None:
         """Stop a profiler that is still recording after an error, whose message is the one that counts."""
@@ -162,29 +169,33 @@ class Recorder:
             handle = self._profiler.start(os.fspath(work))
         finally:
             enter(Phase.STEP)
-        self._recording = _Recording(self._window, step, handle, work)
-        atexit.register(self._cut_short, os.getpid())
+        self._recording = _Recording(self._window, step, handle, work, enter)
+        atexit.register(self._at_exit, os.getpid())
         self._name(self._recording, step + 1)
 
-    def _go_on(self, step: int, enter: Enter) -> None:
+    def _go_on(self, step: int) -> None:
         assert self._recording is not None
         assert self._request is not None
         recording = self._recording
         recording.step.__exit__(None, None, None)
         if step < recording.began_after + self._request.steps:
             self._name(recording, step + 1)
-            return
+        else:
+            self._end(recording, step)
+
+    def _end(self, recording: _Recording, step: int) -> None:
+        """Stop the profiler at the end of `step`, and put its files where TensorBoard looks for them."""
         self._recording = self._window = None
         withdrawn = not recording.work.exists()
         recording.work.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
-        enter(Phase.EVAL)
+        recording.enter(Phase.EVAL)
         try:
             self._profiler.stop(recording.handle, os.fspath(recording.work))
             if not withdrawn:
                 self._put_in_place(recording)
         finally:
-            enter(Phase.STEP)
+            recording.enter(Phase.STEP)
         if withdrawn:
             self._leave()
             return
@@ -200,7 +211,7 @@ class Recorder:
 
     def _leave(self) -> None:
         """Remove what this rank has recorded for a request that was withdrawn."""
-        atexit.unregister(self._cut_short)
+        atexit.unregister(self._at_exit)
         if self._request is not None:
             profile_records.remove(self._place.folder, self._request.identity)
         self._request = None
@@ -223,14 +234,19 @@ class Recorder:
         if not moved:
             raise ValueError("it has written no file that TensorBoard opens")
 
-    def _cut_short(self, pid: int) -> None:
-        """Say at the end of this process that its script has ended in the midst of the recorded steps."""
-        if self._recording is not None and self._request is not None and os.getpid() == pid:
-            done = self._step - self._recording.began_after
-            self._fail(f"the process ended after {done} of the {self._request.steps} steps; ask for fewer")
+    def _at_exit(self, pid: int) -> None:
+        """Keep the steps that are recorded when the script ends before the last one."""
+        recording, done = self._recording, self._step
+        if recording is None or os.getpid() != pid:
+            return
+        if done == recording.began_after:
+            self._abandon()
+            self._fail("the process ended within the first of the steps")
+            return
+        self._attempt(lambda: self._end(recording, done))
 
     def _fail(self, words: str) -> None:
-        _say(f"trainmaster: rank {self._place.rank} records no steps: {words}; the training continues", sys.stderr)
+        _say(f"trainmaster: rank {self._place.rank} records no steps: {words}", sys.stderr)
         self._recording = self._window = None
         try:
             self._finish(FAILED, words)
@@ -244,7 +260,7 @@ class Recorder:
 
     def _finish(self, state: str, words: str) -> None:
         """Write that this rank is done with the request. The last rank of this folder removes the request."""
-        atexit.unregister(self._cut_short)
+        atexit.unregister(self._at_exit)
         request, self._request = self._request, None
         if request is None:
             return
