@@ -161,7 +161,7 @@ def test_of_a_buffer_it_is_not_known_whether_it_was_saved(
 
 
 RECORDS = """
-import torch, uncompiled
+import torch  # with its compiler, which its profiler imports
 model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(6):
