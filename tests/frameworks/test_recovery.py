@@ -70,9 +70,9 @@ def test_a_rank_that_hangs_is_found_and_the_run_goes_on(tmp_path: Path, calm: Ca
 def test_every_rank_records_steps_with_its_frameworks_profiler_and_no_number_changes(
     tmp_path: Path, calm: Calm, name: str
 ) -> None:
-    """The request comes while the scripts begin, so it waits for the first steps."""
     out = tmp_path / "out"
-    ended = run(SUBJECTS[name], tmp_path, meanwhile=["profile", str(out), "--steps", "2"])
+    # A run of half a minute, so that the command is there before the last steps.
+    ended = run(SUBJECTS[name], tmp_path, pause_s=0.5, meanwhile=["profile", str(out), "--steps", "2"])
     assert ended.exit_code == 0, ended.output
     assert f"every rank will record its next 2 steps; the records will be in {out}/profile" in ended.output
     (folder,) = (out / "profile").iterdir()
