@@ -11,6 +11,7 @@ import socket
 import sys
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,39 @@ def test_a_script_that_ends_in_the_first_recorded_step_says_so(
     rank.recorder._at_exit(os.getpid())
     assert "rank 0 records no steps: the process ended within the first of the steps" in capsys.readouterr().err
     assert (records(tmp_path), rank.tool.running) == ({}, False)
+
+
+@pytest.mark.parametrize("is_method", [False, True])
+def test_a_script_that_starts_the_profiler_itself_ends_the_recording_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_method: bool
+) -> None:
+    """Only one can record: torch would cancel one of them without a word, and JAX would raise in the script."""
+    rank, began = Rank(tmp_path, of=1), []
+
+    class Session:
+        def begin(self, *words: str) -> str:
+            assert not rank.tool.running
+            began.extend(words)
+            return "begun"
+
+    package, script = types.ModuleType("a_profiler"), types.ModuleType("a_script")
+    package.Session, package.start = Session, Session().begin  # type: ignore[attr-defined]
+    script.start = package.start  # type: ignore[attr-defined]
+    for module in (package, script):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    name = "Session.begin" if is_method else "start"
+    rank.recorder._profiler = replace(rank.recorder._profiler, starts={"a_profiler": name, "not_imported": "start"})
+    before = Session.begin, package.start, script.start  # type: ignore[attr-defined]
+    profile_request.ask(tmp_path, 9, IDENTITY)
+    rank.steps(5)
+    assert rank.tool.running
+    start = Session().begin if is_method else script.start  # type: ignore[attr-defined]
+    assert (start("here"), began) == ("begun", ["here"])
+    assert "rank 0 records no steps: the script has started the profiler itself" in capsys.readouterr().err
+    assert (Session.begin, package.start, script.start) == before  # type: ignore[attr-defined]
+    rank.steps(9)
+    assert records(tmp_path) == {}
+    assert not (tmp_path / profile_request.FILE).exists()
 
 
 def collected(folder: Path, identity: str = IDENTITY) -> tuple[dict[str, Any], bytes]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +101,7 @@ class Recorder:
         self._request: Request | None = None  # that this rank has to fulfil
         self._window: Window | None = None
         self._recording: _Recording | None = None
+        self._undo: list[Callable[[], None]] = []  # gives a script its own functions back
 
     def completed(self, step: int, enter: Enter) -> None:
         """Begin or end a recording at the end of `step`, if that is due. A step that was counted before is ignored."""
@@ -171,6 +174,7 @@ class Recorder:
             enter(Phase.STEP)
         self._recording = _Recording(self._window, step, handle, work, enter)
         atexit.register(self._at_exit, os.getpid())
+        self._undo = list(self._watch_starts())
         self._name(self._recording, step + 1)
 
     def _go_on(self, step: int) -> None:
@@ -211,10 +215,35 @@ class Recorder:
 
     def _leave(self) -> None:
         """Remove what this rank has recorded for a request that was withdrawn."""
-        atexit.unregister(self._at_exit)
+        self._restore()
         if self._request is not None:
             profile_records.remove(self._place.folder, self._request.identity)
         self._request = None
+
+    def _restore(self) -> None:
+        atexit.unregister(self._at_exit)
+        for undo in self._undo:
+            undo()
+        self._undo = []
+
+    def _watch_starts(self) -> Iterator[Callable[[], None]]:
+        """Let a script that starts the profiler itself end the recording first. Yield what takes that back."""
+        for module, name in self._profiler.starts.items():
+            *above, last = name.split(".")
+            owner = functools.reduce(getattr, above, sys.modules.get(module))
+            original = getattr(owner, last, None)
+            if original is None:
+                continue
+            replacement = functools.wraps(original)(functools.partial(self._give_way, original))
+            if above:  # a method: a partial is not bound to an object, a function is
+                replacement = _function_of(replacement)
+            yield from _replace_everywhere(owner, last, original, replacement, everywhere=not above)
+
+    def _give_way(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._recording is not None:
+            self._abandon()
+            self._fail("the script has started the profiler itself")
+        return original(*args, **kwargs)
 
     def _name(self, recording: _Recording, step: int) -> None:
         recording.step = self._profiler.step(step)
@@ -260,7 +289,7 @@ class Recorder:
 
     def _finish(self, state: str, words: str) -> None:
         """Write that this rank is done with the request. The last rank of this folder removes the request."""
-        atexit.unregister(self._at_exit)
+        self._restore()
         request, self._request = self._request, None
         if request is None:
             return
@@ -272,6 +301,26 @@ class Recorder:
             profile_request.take_away(self._path, identity)
             if self._place.is_shared:
                 profile_records.forget(folder, identity)
+
+
+def _function_of(call: Callable[..., Any]) -> Callable[..., Any]:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return function
+
+
+def _replace_everywhere(
+    owner: Any, name: str, original: Any, replacement: Any, *, everywhere: bool
+) -> Iterator[Callable[[], None]]:
+    """Replace a function, with `everywhere` also where modules have imported it. Yield what takes that back."""
+    places = [(owner, name)]
+    for module in [*sys.modules.values()] if everywhere else []:
+        if isinstance(module, types.ModuleType) and module is not owner:
+            places += [(module, key) for key, value in [*vars(module).items()] if value is original]
+    for place, key in places:
+        setattr(place, key, replacement)
+        yield functools.partial(setattr, place, key, original)
 
 
 def _say(line: str, stream: TextIO) -> None:

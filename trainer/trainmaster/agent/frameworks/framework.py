@@ -83,6 +83,10 @@ class Profiler:
     step: Callable[[int], AbstractContextManager[Any]]
     """Returns a context that gives a step its number in the record, in the way that TensorBoard expects."""
 
+    starts: Mapping[str, str] = field(default_factory=dict)
+    """The functions by which a script starts the same profiler itself: name of the module -> function or Class.method.
+    Only one can record, so the one that was asked for gives way to the script's."""
+
 
 def _nothing(facts: Facts) -> dict[str, str]:
     return {}

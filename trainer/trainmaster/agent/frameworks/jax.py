@@ -98,5 +98,5 @@ JAX = Framework(
     meeting={"jax._src.distributed": Meeting("State.initialize", _meets_by_environment)},
     unseen="the steps of a JAX script are not seen from outside: call trainmaster.init() once and its "
     "report(step=N) after each step, so that progress is shown and hangs are noticed",
-    profiler=Profiler("jax", _start_profiler, _stop_profiler, _name_step),
+    profiler=Profiler("jax", _start_profiler, _stop_profiler, _name_step, {"jax._src.profiler": "start_trace"}),
 )

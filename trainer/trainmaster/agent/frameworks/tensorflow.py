@@ -23,6 +23,7 @@ from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Pr
 
 CONFIG = "TF_CONFIG"
 _FUNCTION = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+_PROFILER = "tensorflow.python.profiler.profiler_v2"
 _STRATEGY = "tensorflow.python.distribute.collective_all_reduce_strategy"
 
 
@@ -212,5 +213,5 @@ TENSORFLOW = Framework(
         "tf_keras.src.optimizers.legacy.optimizer_v2": _watch_legacy,
     },
     meeting={_STRATEGY: Meeting("CollectiveAllReduceStrategy.__init__", _meets_by_environment)},
-    profiler=Profiler("tensorflow", _start_profiler, _stop_profiler, _name_step),
+    profiler=Profiler("tensorflow", _start_profiler, _stop_profiler, _name_step, {_PROFILER: "start"}),
 )
