@@ -234,16 +234,17 @@ class Recorder:
             original = getattr(owner, last, None)
             if original is None:
                 continue
-            replacement = functools.wraps(original)(functools.partial(self._give_way, original))
-            if above:  # a method: a partial is not bound to an object, a function is
-                replacement = _function_of(replacement)
-            yield from _replace_everywhere(owner, last, original, replacement, everywhere=not above)
+            yield from _replace(owner, last, original, self._giving_way(original), everywhere=not above)
 
-    def _give_way(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._recording is not None:
-            self._abandon()
-            self._fail("the script has started the profiler itself")
-        return original(*args, **kwargs)
+    def _giving_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def start(*args: Any, **kwargs: Any) -> Any:
+            if self._recording is not None:
+                self._abandon()
+                self._fail("the script has started the profiler itself")
+            return original(*args, **kwargs)
+
+        return start
 
     def _name(self, recording: _Recording, step: int) -> None:
         recording.step = self._profiler.step(step)
@@ -303,14 +304,7 @@ class Recorder:
                 profile_records.forget(folder, identity)
 
 
-def _function_of(call: Callable[..., Any]) -> Callable[..., Any]:
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
-
-    return function
-
-
-def _replace_everywhere(
+def _replace(
     owner: Any, name: str, original: Any, replacement: Any, *, everywhere: bool
 ) -> Iterator[Callable[[], None]]:
     """Replace a function, with `everywhere` also where modules have imported it. Yield what takes that back."""
