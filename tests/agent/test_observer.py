@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from trainmaster.contract.wire import profile_request
 from trainmaster.rank import script_saves
 
 TRAINS = """
@@ -46,11 +50,11 @@ UNCOMPILED = Path(__file__).parents[1] / "e2e" / "scripts" / "uncompiled.py"
 """Torch without its compiler, whose import would take most of the time."""
 
 
-def watched(folder: Path, program: str) -> str:
+def watched(folder: Path, program: str, **variables: str) -> str:
     """What a watched program that had stepped before, at STEPPED_AT, tells of its steps."""
     shutil.copy(UNCOMPILED, folder)
     code = WATCHED.replace("PROGRAM", program)
-    env = {**os.environ, "TRAINMASTER_FIRST_STEP_AT": str(STEPPED_AT)}
+    env = {**os.environ, "TRAINMASTER_FIRST_STEP_AT": str(STEPPED_AT), **variables}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=120
     )
@@ -154,3 +158,33 @@ def test_of_a_buffer_it_is_not_known_whether_it_was_saved(
 ) -> None:
     monkeypatch.setenv("TRAINMASTER_FIRST_STEP_AT", str(STEPPED_AT))
     assert script_saves.may_be_a_save(file) is may_be
+
+
+RECORDS = """
+import torch  # with its compiler, which its profiler imports
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(6):
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.processes
+def test_steps_that_somebody_asks_for_are_recorded_by_torchs_profiler(tmp_path: Path) -> None:
+    """The trace opens in TensorBoard's plugin for torch: its name ends as that expects, and it names the steps."""
+    profile_request.ask(tmp_path, 2, "0123456789ab")
+    place = {"RANK": "0", "WORLD_SIZE": "1", "TRAINMASTER_FRAMEWORK": "PyTorch", "TRAINMASTER_STORE": "127.0.0.1:1"}
+    said = watched(tmp_path, RECORDS, TRAINMASTER_OUTPUT_DIR=str(tmp_path), TRAINMASTER_ROUND="3", **place)
+    folder = tmp_path / "profile" / "steps-3-4.r3"
+    assert said.splitlines()[0].startswith(
+        f"profile of steps 3 to 4: the profiler of PyTorch has written its records into {folder}, which"
+    )
+    assert said.splitlines()[1:] == ["steps: 6 loaded: False"]
+    (trace,) = folder.iterdir()
+    assert re.fullmatch(r"rank-00000\.\d+\.pt\.trace\.json\.gz", trace.name)
+    with gzip.open(trace, "rt") as file:
+        names = {event.get("name") for event in json.load(file)["traceEvents"]}
+    assert {"ProfilerStep#3", "ProfilerStep#4", "aten::linear"} <= names
+    assert not {"ProfilerStep#2", "ProfilerStep#5"} & names
+    assert not (tmp_path / profile_request.FILE).exists()

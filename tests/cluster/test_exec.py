@@ -86,3 +86,20 @@ def test_who_may_not_enter_pods_is_told_so() -> None:
 
     with pytest.raises(Forbidden):
         run(answer)
+
+
+def test_output_can_be_taken_piece_by_piece() -> None:
+    pieces: list[bytes] = []
+
+    async def main() -> Done:
+        async with fake_api(speaks(b"\x01\xff\x00", b"\x02err", b"\x01more", status(SUCCESS))) as api:
+            return await execute(api.cluster.connection, "team", "pod-0", "trainer", ["x"], receive=pieces.append)
+
+    assert asyncio.run(main()) == Done(0, "", "err")
+    assert pieces == [b"\xff\x00", b"more"]
+
+
+@pytest.mark.parametrize("channel", [b"\x01", b"\x02", b"\x03"])
+def test_a_command_that_writes_without_end_is_left(channel: bytes) -> None:
+    with pytest.raises(Unavailable, match="wrote more than 1 MiB"):
+        run(speaks(*[channel + b"x" * 100_000] * 11, status(SUCCESS)))

@@ -106,14 +106,31 @@ def trainmaster_command(python: Path, folder: Path) -> list[str]:
     return [*program, "--out", str(folder / "out")]
 
 
-def run(subject: Subject, folder: Path, faults: Sequence[str] = (), *, pause_s: float = 0.02, **spec: Any) -> Ended:
+def run(
+    subject: Subject,
+    folder: Path,
+    faults: Sequence[str] = (),
+    *,
+    pause_s: float = 0.02,
+    meanwhile: Sequence[str] = (),
+    **spec: Any,
+) -> Ended:
     """Run a job of two ranks to its end below `folder`."""
     job = job_of(subject, script_words(subject, folder, pause_s), dict(subject.variables), **spec)
-    return run_job(job, environments.python_of(subject.environment), folder, faults)
+    return run_job(job, environments.python_of(subject.environment), folder, faults, meanwhile)
 
 
-def run_job(job: Mapping[str, Any], python: Path, folder: Path, faults: Sequence[str] = ()) -> Ended:
-    """Run a job to its end below `folder`, by an interpreter. A run that hangs is ended with its whole session."""
+def run_job(
+    job: Mapping[str, Any],
+    python: Path,
+    folder: Path,
+    faults: Sequence[str] = (),
+    meanwhile: Sequence[str] = (),
+) -> Ended:
+    """Run a job to its end below `folder`, by an interpreter. A run that hangs is ended with its whole session.
+
+    `meanwhile`: the words of another command, which is given before the scripts begin.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "job.yaml").write_text(yaml.safe_dump(dict(job)))
     arguments = [*trainmaster_command(python, folder), *(word for fault in faults for word in ("--fault", fault))]
@@ -126,10 +143,25 @@ def run_job(job: Mapping[str, Any], python: Path, folder: Path, faults: Sequence
         env={**os.environ, "PATH": path, "COLUMNS": "120"},
         start_new_session=True,
     )
+    begun = ""
+    if meanwhile:
+        begun = _first_line(process)  # by then there is a run
+        program = [str(python), "-m", "trainmaster_operator.cli.main", *meanwhile]
+        done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S)
+        begun += done.stdout
     try:
         output, _ = process.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         output += f"\n(the run was ended after {LIMIT_S} s)"
-    return Ended(folder / "out", process.wait(), output)
+    return Ended(folder / "out", process.wait(), begun + output)
+
+
+def _first_line(process: subprocess.Popen[str]) -> str:
+    """Read the first line of a process, and nothing after it, which `communicate` would miss."""
+    assert process.stdout is not None
+    line = b""
+    while (character := os.read(process.stdout.fileno(), 1)) not in (b"", b"\n"):
+        line += character
+    return f"{line.decode()}\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 from collections.abc import Callable
 from functools import cache
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.runs import SUBJECTS, Ended, run
+from trainmaster.contract.wire import profile_request
 
 pytestmark = [pytest.mark.framework, pytest.mark.processes]
 
@@ -84,4 +87,31 @@ def test_a_lost_pod_is_replaced_and_the_run_ends_as_if_nothing_had_happened(
     assert (recovery["resumedStep"], recovery["rung"]) == (32 // subject.saves * subject.saves, "pod")
     assert ended.status["progress"]["step"] == subject.end
     assert [pid for _, pid in ended.pids if is_alive(pid)] == []
+    assert ended.final_losses == calm(name).final_losses != set()
+
+
+@pytest.mark.parametrize("name", [name for name in SUBJECTS if name != "xgboost"])
+def test_every_rank_records_steps_with_its_frameworks_profiler_and_no_number_changes(
+    tmp_path: Path, calm: Calm, name: str
+) -> None:
+    out = tmp_path / "out"
+    # A run of half a minute, so that the command is there before the last steps.
+    ended = run(SUBJECTS[name], tmp_path, pause_s=0.5, meanwhile=["profile", str(out), "--steps", "2"])
+    assert ended.exit_code == 0, ended.output
+    assert f"every rank will record its next 2 steps; the records will be in {out}/profile" in ended.output
+    (folder,) = (out / "profile").iterdir()
+    assert f"has written its records into {folder}" in ended.log
+    if SUBJECTS[name].framework in ("TensorFlow", "JAX"):
+        found = sorted(folder.rglob("*.xplane.pb"))
+        assert [path.name for path in found] == ["rank-00000.xplane.pb", "rank-00001.xplane.pb"]
+        assert all(path.parent == folder / "plugins" / "profile" / folder.name for path in found)
+        assert all(b"/host:CPU" in path.read_bytes() for path in found)
+    else:
+        found = sorted(folder.glob("*.pt.trace.json.gz"))
+        assert [path.name.split(".")[0] for path in found] == ["rank-00000", "rank-00001"]
+        for path in found:
+            with gzip.open(path, "rt") as file:
+                events = json.load(file)["traceEvents"]
+            assert len({event["name"] for event in events if "ProfilerStep#" in event.get("name", "")}) == 2
+    assert not (out / profile_request.FILE).exists()
     assert ended.final_losses == calm(name).final_losses != set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -15,6 +15,7 @@ from trainmaster_operator.cluster.port import POD, Unavailable
 
 PROTOCOL = "v4.channel.k8s.io"
 TIMEOUT_S = 30.0
+_MOST = 1 << 20  # bytes that are kept of each channel
 _OUT, _ERR, _STATUS = 1, 2, 3  # The first byte of each message names its channel.
 
 
@@ -34,9 +35,13 @@ async def execute(
     container: str,
     command: Sequence[str],
     timeout_s: float = TIMEOUT_S,
+    receive: Callable[[bytes], None] | None = None,
 ) -> Done:
     """Run a command and return its result. Raise the error that a refusal means, or Unavailable if the connection
-    breaks or the command does not end within TIMEOUT_S seconds."""
+    breaks or the command does not end within `timeout_s` seconds.
+
+    `receive` gets the output piece by piece; then the result has none. What it raises ends the connection.
+    """
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/exec"
     query: dict[str, str | list[str]] = {
         "container": container,
@@ -47,12 +52,18 @@ async def execute(
     request = Request("exec", POD, "GET", path, query)
     heard = {_OUT: b"", _ERR: b"", _STATUS: b""}
     try:
-        async with asyncio.timeout(TIMEOUT_S), connection.websocket(request, PROTOCOL) as socket:
+        async with asyncio.timeout(timeout_s), connection.websocket(request, PROTOCOL) as socket:
             async for message in socket:
-                if message.type is WSMsgType.BINARY and message.data and message.data[0] in heard:
-                    heard[message.data[0]] += message.data[1:]
+                if message.type is not WSMsgType.BINARY or not message.data or message.data[0] not in heard:
+                    continue
+                if receive is not None and message.data[0] == _OUT:
+                    receive(message.data[1:])
+                    continue
+                heard[message.data[0]] += message.data[1:]
+                if len(heard[message.data[0]]) > _MOST:
+                    raise Unavailable(f"{request}: wrote more than {_MOST >> 20} MiB")
     except TimeoutError:
-        raise Unavailable(f"{request}: no end within {TIMEOUT_S:g} s") from None
+        raise Unavailable(f"{request}: no end within {timeout_s:g} s") from None
     return Done(
         _code(request, heard[_STATUS]), heard[_OUT].decode(errors="replace"), heard[_ERR].decode(errors="replace")
     )

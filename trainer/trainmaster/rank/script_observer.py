@@ -25,7 +25,15 @@ from trainmaster.contract.wire.fault_protocol import ARMED
 from trainmaster.contract.wire.progress_record import IMPORTING, LOADED, SIZE, Phase, ProgressRecord
 from trainmaster.host import rank_memory
 from trainmaster.host.step_timing import Rhythm
-from trainmaster.rank import collective_counter, framework_joining, import_log, optimizer_steps, script_saves, stacks
+from trainmaster.rank import (
+    collective_counter,
+    framework_joining,
+    import_log,
+    optimizer_steps,
+    script_saves,
+    stacks,
+    step_recording,
+)
 
 _FILLING = {
     "torch.distributed.checkpoint.state_dict": "_init_optim_state",
@@ -285,6 +293,7 @@ class _Observer:
         progress.first_step_ns = progress.first_step_ns or now
         rank_memory.weigh(progress)
         self._publish(now)
+        step_recording.completed(step, self._enter)
 
     def _count_call(self) -> None:
         self._calls += 1

@@ -11,7 +11,7 @@ from trainmaster.agent import frameworks
 from trainmaster.agent.frameworks.pytorch import FAMILY
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.progress_record import Phase
-from trainmaster.rank import injected_faults
+from trainmaster.rank import injected_faults, step_recording
 from trainmaster.rank.reporter import Reporter
 
 
@@ -68,6 +68,7 @@ def complete(reporter: Reporter, step: int, loss: Any, tokens: int, metrics: dic
     reporter.stepped(step, tokens // world_size)  # an agent hears of its own ranks' share
     if reporter.under_agent:
         reporter.metrics(step=step, round=reporter.round, **numbers)
+    step_recording.completed(step, reporter.phase)
     return step
 
 

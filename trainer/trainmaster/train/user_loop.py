@@ -34,7 +34,7 @@ from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.contract.wire.progress_record import Phase
 from trainmaster.errors import ConfigError, NotSaved, TrainmasterError
-from trainmaster.rank import exception_verdict, injected_faults
+from trainmaster.rank import exception_verdict, injected_faults, step_recording
 from trainmaster.rank.reporter import Reporter
 from trainmaster.train import reported_steps
 from trainmaster.train.after_failure.rescue import Rescue
@@ -193,6 +193,7 @@ class Run:
         self._reported = {}
         self._settle(wait=False)
         self._reporter.stepped(step, tokens // self._world_size)  # an agent hears of its own ranks' share
+        step_recording.completed(step, self._reporter.phase)
 
     def _settle(self, wait: bool) -> None:
         """Publish the numbers that have arrived."""

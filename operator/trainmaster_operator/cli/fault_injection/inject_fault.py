@@ -24,7 +24,7 @@ from trainmaster_operator.cli.find_job import find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import slots_in_rank_order, state_of
-from trainmaster_operator.cluster.kubernetes_exec import Done, execute
+from trainmaster_operator.cluster.kubernetes_exec import TIMEOUT_S, Done, execute
 from trainmaster_operator.cluster.port import POD, Conflict, NotFound, Object
 
 KILL_GRACE_S = 1  # The smallest grace period that an API server passes on to a kubelet.
@@ -50,12 +50,24 @@ def agent_of(target: Target) -> Exec:
     """Return a function that runs the agent's command in a pod."""
 
     async def in_pod(pod: Object, words: list[str]) -> Done:
-        container = pod["spec"]["containers"][0]
-        command = [*(container.get("command") or []), *words]
-        connection = target.cluster.connection  # type: ignore[attr-defined]  # it is a KubernetesCluster
-        return await execute(connection, target.namespace, pod["metadata"]["name"], container["name"], command)
+        return await run_agent(target, pod, words)
 
     return in_pod
+
+
+async def run_agent(
+    target: Target,
+    pod: Object,
+    words: list[str],
+    timeout_s: float = TIMEOUT_S,
+    receive: Callable[[bytes], None] | None = None,
+) -> Done:
+    """Run the agent's command in a pod, as `execute` does."""
+    container = pod["spec"]["containers"][0]
+    command = [*(container.get("command") or []), *words]
+    connection = target.cluster.connection  # type: ignore[attr-defined]  # it is a KubernetesCluster
+    name = pod["metadata"]["name"]
+    return await execute(connection, target.namespace, name, container["name"], command, timeout_s, receive)
 
 
 async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: Exec) -> None:

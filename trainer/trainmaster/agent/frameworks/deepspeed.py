@@ -25,4 +25,6 @@ def defaults(facts: Facts) -> dict[str, str]:
     return {} if facts.has_accelerator else {"DS_ACCELERATOR": "cpu"}
 
 
-DEEPSPEED = Framework("DeepSpeed", ("deepspeed",), environment, defaults, family=pytorch.FAMILY)
+DEEPSPEED = Framework(
+    "DeepSpeed", ("deepspeed",), environment, defaults, family=pytorch.FAMILY, profiler=pytorch.PROFILER
+)

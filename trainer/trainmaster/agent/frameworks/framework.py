@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -60,6 +61,31 @@ class Meeting:
     name: str
     by_default: Callable[[tuple[Any, ...], dict[str, Any]], bool]
     """Returns True if a call with these arguments takes the addresses of the other ranks from the environment."""
+
+
+@dataclass(frozen=True)
+class Profiler:
+    """How a rank records its steps with the profiler of its framework, in files that TensorBoard opens.
+
+    The functions are called in the rank, after its script has imported the framework. They may raise any exception: it
+    is logged, and the training continues.
+    """
+
+    module: str
+    """The package that a script imports if it trains with this framework."""
+
+    start: Callable[[str], Any]
+    """Starts to record, and returns what `stop` needs. It gets an empty folder."""
+
+    stop: Callable[[Any, str], None]
+    """Stops to record, and writes the records into the folder. Names of files may contain the name of the machine."""
+
+    step: Callable[[int], AbstractContextManager[Any]]
+    """Returns a context that gives a step its number in the record, in the way that TensorBoard expects."""
+
+    starts: Mapping[str, str] = field(default_factory=dict)
+    """The functions by which a script starts the same profiler itself: name of the module -> function or Class.method.
+    Only one can record, so the one that was asked for gives way to the script's."""
 
 
 def _nothing(facts: Facts) -> dict[str, str]:
@@ -115,6 +141,9 @@ class Framework:
 
     unseen: str = ""
     """A sentence for the log if steps are known only when the script reports them; "" if they are observed."""
+
+    profiler: Profiler | None = None
+    """The profiler with which ranks record steps. None: there is none, or the trainer has its own."""
 
     @property
     def kin(self) -> str:

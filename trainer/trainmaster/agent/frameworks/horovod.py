@@ -18,6 +18,7 @@ import types
 from typing import Any
 
 from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch
+from trainmaster.agent.frameworks.pytorch import PROFILER
 
 ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _BASICS = "horovod.common.basics"
@@ -81,4 +82,5 @@ HOROVOD = Framework(
     needs_ipv4=True,
     hooks={_BASICS: _watch_init},
     meeting={_BASICS: Meeting("HorovodBasics.init", _meets_by_environment)},
+    profiler=PROFILER,
 )

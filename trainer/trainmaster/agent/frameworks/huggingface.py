@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from trainmaster.agent.frameworks.framework import Framework, Watch
-from trainmaster.agent.frameworks.pytorch import FAMILY, environment
+from trainmaster.agent.frameworks.pytorch import FAMILY, PROFILER, environment
 
 
 def _watch_trainer(module: Any, watch: Watch) -> None:
@@ -30,5 +30,6 @@ HUGGINGFACE = Framework(
     ("transformers", "accelerate"),
     environment,
     family=FAMILY,
+    profiler=PROFILER,
     hooks={"transformers.trainer": _watch_trainer},
 )

@@ -8,12 +8,13 @@ called without any Python code of JAX, so steps cannot be observed: the script r
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from trainmaster.agent.frameworks.accelerators import has_accelerator
-from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch, from_numbers
+from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Profiler, Watch, from_numbers
 from trainmaster.contract.wire import environment
 
 COORDINATOR = "JAX_COORDINATOR_ADDRESS"
@@ -76,6 +77,18 @@ def _meets_by_environment(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
     return address is None and COORDINATOR not in os.environ
 
 
+def _start_profiler(folder: str) -> None:
+    importlib.import_module("jax.profiler").start_trace(folder)
+
+
+def _stop_profiler(_: None, folder: str) -> None:
+    importlib.import_module("jax.profiler").stop_trace()
+
+
+def _name_step(step: int) -> Any:
+    return importlib.import_module("jax.profiler").StepTraceAnnotation("step", step_num=step)
+
+
 JAX = Framework(
     "JAX",
     ("jax",),
@@ -85,4 +98,5 @@ JAX = Framework(
     meeting={"jax._src.distributed": Meeting("State.initialize", _meets_by_environment)},
     unseen="the steps of a JAX script are not seen from outside: call trainmaster.init() once and its "
     "report(step=N) after each step, so that progress is shown and hangs are noticed",
+    profiler=Profiler("jax", _start_profiler, _stop_profiler, _name_step, {"jax._src.profiler": "start_trace"}),
 )

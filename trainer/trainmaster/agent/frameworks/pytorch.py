@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
+import time
 from typing import Any
 
-from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting
+from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Profiler
 
 FAMILY = "torch.distributed"
 
@@ -28,5 +32,42 @@ def environment(facts: Facts) -> dict[str, str]:
     }
 
 
+def _start_profiler(folder: str) -> Any:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it tells people of each thing that it can't do here
+    torch: Any = sys.modules["torch"]
+    if _is_profiled(torch):
+        raise RuntimeError("the script uses the profiler itself")
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_initialized():
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    profile = torch.profiler.profile(activities=kinds)
+    profile.start()
+    return profile
+
+
+def _stop_profiler(profile: Any, folder: str) -> None:
+    profile.stop()
+    # TensorBoard's plugin for torch takes the number for a time in nanoseconds.
+    profile.export_chrome_trace(os.path.join(folder, f"{time.time_ns()}.pt.trace.json.gz"))
+
+
+def _name_step(step: int) -> Any:
+    return sys.modules["torch"].profiler.record_function(f"ProfilerStep#{step}")
+
+
+def _is_profiled(torch: Any) -> bool:
+    """Return True if a profiler of the script records or warms up. torch would cancel it without a word, and crash when
+    it writes its trace."""
+    if torch.autograd._profiler_enabled():
+        return True
+    kind = torch.autograd.profiler.profile
+    known = [thing for thing in gc.get_objects() if type(thing) is kind]
+    return any(one.entered and one.kineto_results is None for one in known)
+
+
+PROFILER = Profiler(
+    "torch", _start_profiler, _stop_profiler, _name_step, {"torch.autograd.profiler": "profile._prepare_trace"}
+)
+
 # A script that runs under torchrun may do without torch, so no package is asked for.
-PYTORCH = Framework("PyTorch", (), environment, family=FAMILY, meeting=MEETING)
+PYTORCH = Framework("PyTorch", (), environment, family=FAMILY, meeting=MEETING, profiler=PROFILER)

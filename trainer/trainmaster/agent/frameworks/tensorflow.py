@@ -13,15 +13,17 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch
+from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Profiler, Watch
 
 CONFIG = "TF_CONFIG"
 _FUNCTION = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+_PROFILER = "tensorflow.python.profiler.profiler_v2"
 _STRATEGY = "tensorflow.python.distribute.collective_all_reduce_strategy"
 
 
@@ -184,6 +186,18 @@ def _meets_by_environment(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
     return len(args) < 2 and given.get("cluster_resolver") is None and CONFIG not in os.environ
 
 
+def _start_profiler(folder: str) -> None:
+    sys.modules["tensorflow"].profiler.experimental.start(folder)
+
+
+def _stop_profiler(_: None, folder: str) -> None:
+    sys.modules["tensorflow"].profiler.experimental.stop()
+
+
+def _name_step(step: int) -> Any:
+    return sys.modules["tensorflow"].profiler.experimental.Trace("step", step_num=step, _r=1)
+
+
 TENSORFLOW = Framework(
     "TensorFlow",
     ("tensorflow",),
@@ -199,4 +213,5 @@ TENSORFLOW = Framework(
         "tf_keras.src.optimizers.legacy.optimizer_v2": _watch_legacy,
     },
     meeting={_STRATEGY: Meeting("CollectiveAllReduceStrategy.__init__", _meets_by_environment)},
+    profiler=Profiler("tensorflow", _start_profiler, _stop_profiler, _name_step, {_PROFILER: "start"}),
 )
