@@ -14,7 +14,8 @@ import pytest
 from tests.frameworks.runs import SUBJECTS, Ended, run
 from trainmaster.contract.wire import profile_request
 
-pytestmark = [pytest.mark.framework, pytest.mark.processes]
+# Tests of the same example use its undisturbed run, so they run one after another.
+pytestmark = [pytest.mark.framework, pytest.mark.processes, pytest.mark.together]
 
 Calm = Callable[[str], Ended]
 
