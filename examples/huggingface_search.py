@@ -37,7 +37,6 @@ arguments = TrainingArguments(
     eval_steps=options.steps // 2,
     save_steps=options.steps // 2,
     report_to=[],
-    use_cpu=not torch.accelerator.is_available(),  # on CPU, ranks meet only if this says so
 )
 trainer = Trainer(model_init=Model, args=arguments, train_dataset=samples[:1500], eval_dataset=samples[1500:])
 print("rank", arguments.process_index, "is process", os.getpid(), flush=True)

@@ -62,6 +62,13 @@ def test_deepspeed_gets_what_its_launcher_sets_and_the_cpu_where_there_is_no_dev
     assert framework.defaults(replace(SECOND, has_accelerator=True)) == {}
 
 
+def test_ranks_of_hugging_face_train_on_the_cpu_where_there_is_no_device_and_one_alone_as_it_likes() -> None:
+    framework = frameworks.find("HuggingFace")
+    assert framework.defaults(SECOND) == {"ACCELERATE_USE_CPU": "true"}
+    assert framework.defaults(replace(SECOND, has_accelerator=True)) == {}
+    assert framework.defaults(replace(SECOND, rank=0, world_size=1)) == {}
+
+
 def test_tf_config_lists_all_workers_and_says_which_one_this_is() -> None:
     framework = frameworks.find("TensorFlow")
     assert framework.addresses

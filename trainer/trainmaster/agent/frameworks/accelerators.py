@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-_DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/accel", "/dev/dxg", "/dev/dri/renderD128")
+_DEVICE_FILES = (
+    *("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/accel", "/dev/dxg", "/dev/dri/renderD128"),
+    *("/dev/neuron0", "/dev/davinci_manager", "/dev/cambricon_ctl", "/dev/vfio/0"),
+)
 
 
 def has_accelerator(env: Mapping[str, str]) -> bool:

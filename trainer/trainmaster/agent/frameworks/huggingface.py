@@ -6,8 +6,13 @@ import functools
 import importlib
 from typing import Any
 
-from trainmaster.agent.frameworks.framework import Framework, Watch
+from trainmaster.agent.frameworks.framework import Facts, Framework, Watch
 from trainmaster.agent.frameworks.pytorch import FAMILY, PROFILER, environment
+
+
+def defaults(facts: Facts) -> dict[str, str]:
+    """Return that ranks use the CPU if the pod has no device. Otherwise Accelerate would let each of them train alone."""
+    return {} if facts.has_accelerator or facts.world_size == 1 else {"ACCELERATE_USE_CPU": "true"}
 
 
 def _watch_trainer(module: Any, watch: Watch) -> None:
@@ -29,6 +34,7 @@ HUGGINGFACE = Framework(
     "HuggingFace",
     ("transformers", "accelerate"),
     environment,
+    defaults,
     family=FAMILY,
     profiler=PROFILER,
     hooks={"transformers.trainer": _watch_trainer},
