@@ -11,7 +11,7 @@ from trainmaster.agent.frameworks.pytorch import FAMILY, PROFILER, environment
 
 
 def defaults(facts: Facts) -> dict[str, str]:
-    """Return that ranks use the CPU if the pod has no device. Otherwise Accelerate would let each of them train alone."""
+    """Return that ranks use the CPU if the pod has no device. Otherwise Accelerate would let each train alone."""
     return {} if facts.has_accelerator or facts.world_size == 1 else {"ACCELERATE_USE_CPU": "true"}
 
 
