@@ -13,6 +13,7 @@ import pytest
 
 from tests.frameworks.runs import SUBJECTS, Ended, run
 from trainmaster.contract.wire import profile_request
+from trainmaster.rank.step_recording import CUT_OFF
 
 # Tests of the same example use its undisturbed run, so they run one after another.
 pytestmark = [pytest.mark.framework, pytest.mark.processes, pytest.mark.together]
@@ -99,6 +100,11 @@ def test_every_rank_records_steps_with_its_frameworks_profiler_and_no_number_cha
     # A run of half a minute, so that the command is there before the last steps.
     ended = run(SUBJECTS[name], tmp_path, pause_s=0.5, meanwhile=["profile", str(out), "--steps", "2"])
     assert ended.exit_code == 0, ended.output
+    assert ended.final_losses == calm(name).final_losses != set()
+    assert not (out / profile_request.FILE).exists()
+    if SUBJECTS[name].framework == "TensorFlow" and ended.status.get("recoveries"):
+        assert CUT_OFF in ended.log
+        pytest.xfail("TensorFlow's profiler has crashed a rank, as it does without Trainmaster")
     assert f"every rank will record its next 2 steps; the records will be in {out}/profile" in ended.output
     (folder,) = (out / "profile").iterdir()
     assert f"has written its records into {folder}" in ended.log
@@ -114,5 +120,3 @@ def test_every_rank_records_steps_with_its_frameworks_profiler_and_no_number_cha
             with gzip.open(path, "rt") as file:
                 events = json.load(file)["traceEvents"]
             assert len({event["name"] for event in events if "ProfilerStep#" in event.get("name", "")}) == 2
-    assert not (out / profile_request.FILE).exists()
-    assert ended.final_losses == calm(name).final_losses != set()
