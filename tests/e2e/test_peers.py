@@ -38,7 +38,7 @@ def test_a_lost_pod_of_a_sharded_model_costs_one_step_at_most(calm: Calm, tmp_pa
     assert undisturbed.exit_code == 0, undisturbed.output
     faults = ["kill-pod:rank=2,step=9", "kill-pod:rank=0,step=17", "kill:rank=1,step=23"]
     # A step is saved once the copies of the one before are whole. Before each fault steps take longer than copies do.
-    slow = [f"slow:rank={rank},step={step},seconds=0.5,steps=3" for rank in range(3) for step in (7, 15, 21)]
+    slow = [f"slow:rank={rank},step={step},seconds=1,steps=2" for rank in range(3) for step in (8, 16, 22)]
     stormy = run(sharded, tmp_path / "stormy", [*faults, *slow])
     assert stormy.exit_code == 0, stormy.output
     recoveries = stormy.status["recoveries"]
