@@ -26,7 +26,7 @@ from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 from trainmaster.contract.wire.progress_record import OtherRecord
 from trainmaster.host import processes
 from trainmaster.host.failure_signatures import cause_of, code_of, is_cascade
-from trainmaster.rank import failure_message, rendezvous, script_observer
+from trainmaster.rank import failure_message, open_process_groups, rendezvous, script_observer
 from trainmaster.rank.user_traceback import user_frames, user_traceback
 
 
@@ -35,6 +35,7 @@ def run(entry: dict[str, Any]) -> int:
     own_loop = entry["kind"] == "function"
     if "RANK" in os.environ:
         processes.set_name(f"rank {os.environ['RANK']} {_program(entry)}")
+    open_process_groups.install()
     try:
         script_observer.install(own_loop=own_loop)
         script_observer.join()
@@ -44,6 +45,8 @@ def run(entry: dict[str, Any]) -> int:
         code = exit_code(stop)
         if code:
             failure_message.tell_exit(code)
+        else:
+            open_process_groups.note_end()
         return code
     except KeyboardInterrupt:
         traceback.print_exc()
@@ -52,6 +55,7 @@ def run(entry: dict[str, Any]) -> int:
         return failure_message.refuse(str(error))
     except BaseException as error:  # noqa: BLE001  these are the last words: told, then the process ends with 1
         return _last_words(error)
+    open_process_groups.note_end()
     return 0
 
 
