@@ -24,7 +24,7 @@ def test_suspend_and_resume(world: World) -> None:
 
 
 def test_what_happens_again_is_one_event_with_a_count(world: World) -> None:
-    world.submit(world.counting())
+    world.submit(world.training(steps=100_000))
     world.wait_phase("Running")
     for _ in range(2):
         world.kube.patch(JOB, "job", world.namespace, {"spec": {"suspend": True}})
@@ -41,14 +41,14 @@ def test_what_happens_again_is_one_event_with_a_count(world: World) -> None:
 
 
 def test_a_job_deleted_in_mid_run_leaves_nothing(world: World) -> None:
-    world.submit(world.counting())
+    world.submit(world.training(steps=5000))
     world.wait_step(5)
     world.delete()  # waits for its pods and its Service to go
     assert world.pods() == []
 
 
 def test_a_finished_job_is_deleted_when_its_time_is_over(world: World) -> None:
-    job = world.counting(steps=5)
+    job = world.training(steps=5)
     job["spec"]["ttlSecondsAfterFinished"] = 1
     world.submit(job)
     world.gone(JOB, "job", 120)
@@ -57,8 +57,9 @@ def test_a_finished_job_is_deleted_when_its_time_is_over(world: World) -> None:
 
 
 def test_a_job_recreated_under_its_old_name(world: World) -> None:
-    job = world.counting(steps=40)
-    world.submit(world.counting())
+    job = world.training(steps=40)
+    world.give_folder(job, "second")  # the first one's folder is its own
+    world.submit(world.training(steps=5000))
     world.wait_step(5)
     world.kube.delete(JOB, "job", world.namespace)
     world.kube.wait(JOB, "job", world.namespace, lambda found: found is None, "deleted")

@@ -104,8 +104,8 @@ def test_an_upgrade_leaves_jobs_of_the_version_before_alone(world: World) -> Non
     gone = world.pod(1, name="running")
     world.kube.delete("Pod", gone, world.namespace, grace_s=0)
     del pods["running"][gone]
-    # A job of this version has come, run and ended meanwhile: the operator has had its time to do something.
-    world.submit(world.counting("new", steps=30))
+    # A job of this version has come, trained and ended meanwhile: the operator has had its time to do something.
+    world.submit(world.training(name="new", steps=30))
     world.succeeded("new")
 
     for name, job in before.items():

@@ -79,7 +79,7 @@ def test_one_bad_job_beside_a_hundred_good_ones(world: World) -> None:
     idle = [world.training(name=f"idle-{number}", suspend=True) for number in range(100)]
     bad = world.script(["true"], name="bad", container={"ports": [{"containerPort": 99_999}]})
     world.kube.apply(*idle[:50], bad, *idle[50:])
-    world.submit(world.counting(steps=40))
+    world.submit(world.training(steps=40))
 
     def told(status: Object) -> bool:
         return "containerPort" in "".join(condition["message"] for condition in status.get("conditions", []))
@@ -91,7 +91,7 @@ def test_one_bad_job_beside_a_hundred_good_ones(world: World) -> None:
 
 
 def test_what_a_newer_operator_wrote_into_a_status_survives_what_this_one_writes(world: World) -> None:
-    world.submit(world.counting())
+    world.submit(world.training(steps=100_000))
     world.wait_phase("Running")
     world.kube.patch_status(JOB, "job", world.namespace, {"status": {"newer": {"a": 1}, "internal": {"newer": "x"}}})
     world.kube.patch(JOB, "job", world.namespace, {"spec": {"suspend": True}})

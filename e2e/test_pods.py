@@ -73,7 +73,7 @@ def test_a_claim_of_one_pod_for_several_is_refused_in_a_sentence(world: World) -
 
 
 def test_a_service_that_is_deleted_comes_back(world: World) -> None:
-    world.submit(world.counting())
+    world.submit(world.training(steps=100_000))
     world.wait_step(10)
     first = world.kube.get("Service", "job", world.namespace)["metadata"]["uid"]
     world.kube.delete("Service", "job", world.namespace)
@@ -146,10 +146,10 @@ def test_without_an_operator_the_commands_say_so_and_a_deleted_pod_has_a_row(wor
 
 @pytest.mark.exclusive
 def test_what_an_autoscaler_gave_a_pod_stays_when_the_leader_changes(world: World) -> None:
-    world.submit(world.counting())
+    world.submit(world.training(steps=100_000))
     world.wait_step(10)
     pod = world.pod(0)
-    given = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "300m"}}}]}}
+    given = {"spec": {"containers": [{"name": "trainer", "resources": {"requests": {"cpu": "300m"}}}]}}
     world.kube.kubectl("patch", "pod", pod, "-n", world.namespace, "--subresource", "resize", "-p", json.dumps(given))
     leader = world.installation.leader()
     world.kube.delete("Pod", leader, NAMESPACE)

@@ -66,7 +66,7 @@ def set_quota(world: World, pods: int) -> None:
 
 def test_a_webhook_that_is_down_is_named_on_the_job_which_starts_when_it_is_gone(world: World) -> None:
     with dead_webhook(world, "CREATE"):
-        world.submit(world.counting(steps=30))
+        world.submit(world.training(steps=30))
         words = world.wait(lambda status: NOT_CALLED in reason(status) and reason(status), "the reason")
         assert words.startswith("WebhookFailed: 2 of 2 pods can't be created: ")
         assert "policy.e2e.trainmaster.dev" in words
@@ -78,7 +78,7 @@ def test_a_webhook_that_is_down_is_named_on_the_job_which_starts_when_it_is_gone
 
 
 def test_pods_that_a_dead_webhook_keeps_are_named_and_go_when_it_is_gone(world: World) -> None:
-    name = world.submit(world.counting())
+    name = world.submit(world.training(steps=5000))
     world.wait_step(5)
     with dead_webhook(world, "DELETE"):
         world.kube.patch("DistributedTrainingJob", name, world.namespace, {"spec": {"suspend": True}})

@@ -73,7 +73,7 @@ def test_a_quota_that_refuses_the_third_pod(world: World) -> None:
             "spec": {"hard": {"pods": "2"}},
         }
     )
-    world.submit(world.counting(replicas=3, steps=30))
+    world.submit(world.training(replicas=3, steps=30))
     words = world.wait(lambda status: reason(status), "the reason")
     assert "quota" in words
     world.kube.patch("ResourceQuota", "two", world.namespace, {"spec": {"hard": {"pods": "3"}}})
@@ -115,7 +115,7 @@ def test_a_foreign_pod_has_the_name(world: World) -> None:
         },
     }
     world.kube.create(foreign)
-    world.submit(world.counting(steps=30))
+    world.submit(world.training(steps=30))
     words = world.wait(lambda status: reason(status), "the reason")
     assert world.pod(1) in words
     assert world.kube.get("Pod", world.pod(1), world.namespace)["metadata"].get("ownerReferences") is None
@@ -165,7 +165,7 @@ def test_the_api_server_refuses_bad_manifests_without_us(world: World, name: str
 
 def test_another_pods_token_opens_nothing(world: World) -> None:
     """401 or 403 for a wrong token, an own token for another audience, and none at all."""
-    world.submit(world.counting())
+    world.submit(world.training(steps=5000))
     world.wait_step(5)
     for token in ("", "nonsense", "eyJhbGciOiJub25lIn0.e30."):
         status = world.execute(world.pod(0), "python3", "-c", _ASK, token).strip()

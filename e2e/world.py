@@ -154,11 +154,6 @@ class World:
             },
         }
 
-    def counting(self, name: str = "job", replicas: int = 2, steps: int = 100_000, **spec: Any) -> Object:
-        """A job whose ranks count steps and do nothing else. Its pods start in a tenth of the time of those that train,
-        for tests to which it does not matter what a step is."""
-        return self.script(["python3", "-c", _COUNT, str(steps)], name, replicas, **spec)
-
     def submit(self, job: Object) -> str:
         # What other tests did to a node is held against it for hours: it decides nothing, unless a test is of that.
         job["spec"].setdefault("recovery", {}).setdefault("nodes", {"avoid": False})
@@ -300,15 +295,6 @@ class World:
         assert self._site.machine is not None
         self._site.machine.kill_pod(found["spec"]["nodeName"], found["metadata"]["uid"])
 
-
-_COUNT = """
-import sys, time
-import trainmaster as tm
-run = tm.init()
-for step in range(1, int(sys.argv[1]) + 1):
-    time.sleep(0.02)
-    run.report(step=step)
-"""
 
 _FIND_RANK = r"""
 import os, re
