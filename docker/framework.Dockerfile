@@ -30,7 +30,7 @@ COPY docker/compile.py docker/framework.py docker/
 COPY tests/frameworks/requirements tests/frameworks/requirements
 ARG FRAMEWORK=
 # What is published as source alone is built here, so that no compiler gets into the image.
-RUN mkdir /installed && case "${FRAMEWORK}" in deepspeed|horovod) apt-get update \
+RUN mkdir /installed && case "${FRAMEWORK}" in deepspeed|horovod|horovod-tensorflow) apt-get update \
  && apt-get install --yes --no-install-recommends g++ make $(python3 docker/framework.py headers) \
  && python3 docker/framework.py build "${FRAMEWORK}" /installed ;; esac
 RUN python3 -m pip install --no-compile -c constraints.txt hatchling

@@ -29,11 +29,17 @@ SOURCES = ("deepspeed", "horovod")
 """The packages that are built from source, for the torch that is installed."""
 
 _ONLY_TO_BUILD = ("setuptools", "wheel", "cmake")
-HOROVOD = {
-    **{f"HOROVOD_WITHOUT_{name}": "1" for name in ("TENSORFLOW", "MXNET", "MPI")},
-    **{"HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITH_GLOO": "1"},
-}
-"""The variables with which Horovod builds for torch and gloo, and for nothing else."""
+_HOROVOD_FOR = {"PYTORCH": "torch", "TENSORFLOW": "tensorflow", "MXNET": "mxnet"}
+_HOROVOD_CHANGES = (
+    ("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)"),
+    ("horovod/torch/CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
+    # This file has nothing for CPUs, and it includes headers of XLA that are not in the package of TensorFlow 2.21.
+    (
+        "horovod/tensorflow/CMakeLists.txt",
+        'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n',
+        "",
+    ),
+)
 
 # The operations that every script on CPUs needs, or those that use DeepSpeed's own Adam. All others, and all for GPUs,
 # are compiled by DeepSpeed when a script first uses them, which needs a compiler in the image.
@@ -73,21 +79,28 @@ def _name(requirement: str) -> str:
     return re.split(r"[<>=!~\[; ]", requirement)[0]
 
 
-def horovod_source(package: str, folder: str) -> Path:
-    """Download and unpack Horovod into a folder, with the C++ standard that torch 2.15 needs. Return where it lies.
+def horovod_variables(requirements: Sequence[str]) -> dict[str, str]:
+    """Return the variables with which Horovod builds for gloo and for the frameworks among the requirements alone."""
+    names = {_name(each) for each in requirements}
+    known = {f"HOROVOD_WITH{'' if package in names else 'OUT'}_{name}": "1" for name, package in _HOROVOD_FOR.items()}
+    return {**known, "HOROVOD_WITHOUT_MPI": "1", "HOROVOD_WITH_GLOO": "1"}
 
-    Raises ValueError if this Horovod asks for another standard than the known one.
+
+def horovod_source(package: str, folder: str) -> Path:
+    """Download and unpack Horovod into a folder, changed so that it builds for torch 2.15 and for TensorFlow 2.21 on
+    CPUs. Return where it lies.
+
+    Raises ValueError if this Horovod lacks one of the lines that are changed.
     """
     _pip("download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", folder, package)
     (archive,) = Path(folder).glob("*.tar.gz")
     shutil.unpack_archive(archive, folder, filter="data")
     source = Path(folder, archive.name.removesuffix(".tar.gz"))
-    for name, standard in (("CMakeLists.txt", 17), ("horovod/torch/CMakeLists.txt", 20)):
+    for name, old, new in _HOROVOD_CHANGES:
         file = source / name
-        old, new = "set(CMAKE_CXX_STANDARD 14)", f"set(CMAKE_CXX_STANDARD {standard})"
         text = file.read_text(encoding="utf-8")
         if old not in text:
-            raise ValueError(f"{package}: {name} has no line {old}")
+            raise ValueError(f"{package}: {name} has no line {old.rstrip()}")
         file.write_text(text.replace(old, new), encoding="utf-8")
     return source
 
@@ -112,7 +125,7 @@ def build(framework: str, root: str) -> None:
     for package in (each for each in wanted if _name(each) in SOURCES):
         with tempfile.TemporaryDirectory() as folder:
             if _name(package) == "horovod":
-                source, variables = str(horovod_source(package, folder)), HOROVOD
+                source, variables = str(horovod_source(package, folder)), horovod_variables(wanted)
             else:
                 compilers = {
                     name: str(portable_compiler(folder, compiler, platform.machine()))

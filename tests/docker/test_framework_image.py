@@ -50,7 +50,7 @@ def test_an_image_has_the_framework_and_what_the_command_needs_in_pinned_version
     assert {"pydantic", "aiohttp", "pyyaml", "rich", "prometheus-client"} <= names
     (install,) = re.findall(r"pip install .*requirements.txt", STAGES["framework"])
     assert "-c constraints.txt" in install
-    without_torch = ("jax", "tensorflow", "xgboost")
+    without_torch = ("horovod-tensorflow", "jax", "tensorflow", "xgboost")
     assert ("torch" in names) == (name not in without_torch)
     assert not {"setuptools", "wheel", "cmake", "deepspeed", "horovod"} & names
 
@@ -69,6 +69,13 @@ def test_what_is_published_as_source_alone_is_built_in_a_stage_of_its_own() -> N
     assert "g++" in STAGES["build"]
     assert "g++" not in STAGES["framework"] + STAGES["image"]
     assert STAGES["image"].startswith("framework AS image")
+
+
+@pytest.mark.parametrize(("name", "package"), [("horovod", "PYTORCH"), ("horovod-tensorflow", "TENSORFLOW")])
+def test_horovod_is_built_for_the_framework_of_its_image_alone(name: str, package: str) -> None:
+    others = {"PYTORCH", "TENSORFLOW", "MXNET", "MPI"} - {package}
+    expected = {f"HOROVOD_WITH_{package}", "HOROVOD_WITH_GLOO", *(f"HOROVOD_WITHOUT_{other}" for other in others)}
+    assert image.horovod_variables(image.read(name)) == dict.fromkeys(expected, "1")
 
 
 def test_the_build_finds_the_files_that_it_copies() -> None:

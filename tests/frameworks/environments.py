@@ -101,27 +101,27 @@ def _connect(own: Path, installed: Path) -> None:
 def _install(place: Path, packages: list[str]) -> None:
     python = place / "bin" / "python"
     _uv("venv", "--quiet", "--clear", "--python", sys.executable, str(place))
-    # A package that builds from source wants to see the torch that it is built for.
+    # A package that builds from source wants to see the framework that it is built for.
     late = {package for package in packages if package.split("==")[0] in _SOURCES}
     first = [package for package in packages if package not in late]
     # Modules are compiled when they are imported first: few of them ever are.
     _uv("pip", "install", "--quiet", "--python", str(python), *first)
     for package in sorted(late):
-        _SOURCES[package.split("==")[0]](python, package)
+        _SOURCES[package.split("==")[0]](python, package, first)
 
 
-def _build_deepspeed(python: Path, package: str) -> None:
+def _build_deepspeed(python: Path, package: str, installed: list[str]) -> None:
     _uv("pip", "install", "--quiet", "--no-build-isolation", "--python", str(python), package, DS_BUILD_OPS="0")
 
 
-def _build_horovod(python: Path, package: str) -> None:
+def _build_horovod(python: Path, package: str, installed: list[str]) -> None:
     """Build Horovod as docker/framework.py does it for an image."""
     with tempfile.TemporaryDirectory(prefix="horovod-") as folder:
         source = framework_image.horovod_source(package, folder)
         path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # it has a cmake of its own
         _uv(
             *("pip", "install", "--quiet", "--no-build-isolation", "--python", str(python), str(source)),
-            **framework_image.HOROVOD,
+            **framework_image.horovod_variables(installed),
             PATH=path,
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.frameworks import tensorflow, xgboost
+from trainmaster.agent.frameworks import find, tensorflow, xgboost
 
 
 class Told:
@@ -139,6 +139,19 @@ def test_eager_steps_are_those_of_the_optimizer(world: Any, told: Told) -> None:
     optimizer = world.Optimizer()
     for _ in range(2):
         optimizer.apply()
+    assert told.steps == [(1, 0), (2, 0)]
+
+
+@pytest.mark.parametrize("framework", ["TensorFlow", "Horovod"])
+def test_steps_of_keras_are_seen_in_jobs_of_each_framework_that_trains_with_it(
+    monkeypatch: pytest.MonkeyPatch, told: Told, framework: str
+) -> None:
+    monkeypatch.setattr(tensorflow, "_steps", tensorflow._Steps())
+    module: Any = types.SimpleNamespace(BaseOptimizer=type("BaseOptimizer", (Optimizer,), {}))
+    find(framework).hooks["keras.src.optimizers.base_optimizer"](module, told)
+    optimizer = type("Adam", (module.BaseOptimizer,), {})()
+    optimizer.apply()
+    optimizer.apply()
     assert told.steps == [(1, 0), (2, 0)]
 
 

@@ -6,6 +6,8 @@ server's address by variables. Here the agents start the ranks, and the round's 
 
 Horovod asks that server by a client of its own, which takes the address up to the first colon for a name and looks it
 up among those of IPv4 (`HTTPRequest.hpp` in its sources). So it reaches no address of IPv6, with or without brackets.
+
+Steps are seen at torch's optimizers, as in all scripts, and in scripts of TensorFlow as in a job of that framework.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch
 from trainmaster.agent.frameworks.pytorch import PROFILER
+from trainmaster.agent.frameworks.tensorflow import STEPS
 
 ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _BASICS = "horovod.common.basics"
@@ -80,7 +83,7 @@ HOROVOD = Framework(
     defaults,
     store=_serve,
     needs_ipv4=True,
-    hooks={_BASICS: _watch_init},
+    hooks={_BASICS: _watch_init, **STEPS},
     meeting={_BASICS: Meeting("HorovodBasics.init", _meets_by_environment)},
     profiler=PROFILER,
 )

@@ -15,11 +15,11 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Profiler, Watch
+from trainmaster.agent.frameworks.framework import Facts, Framework, Hook, Meeting, Profiler, Watch
 
 CONFIG = "TF_CONFIG"
 _FUNCTION = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
@@ -198,20 +198,22 @@ def _name_step(step: int) -> Any:
     return sys.modules["tensorflow"].profiler.experimental.Trace("step", step_num=step, _r=1)
 
 
+STEPS: Mapping[str, Hook] = {
+    _FUNCTION: _steps.watch_functions,
+    "keras.src.callbacks.callback_list": _steps.watch_fit,
+    "keras.src.optimizers.base_optimizer": _watch_keras,
+    "tf_keras.src.callbacks": _steps.watch_fit,
+    "tf_keras.src.optimizers.optimizer": _watch_tf_keras,
+    "tf_keras.src.optimizers.legacy.optimizer_v2": _watch_legacy,
+}
+"""The hooks that see the steps of TensorFlow and Keras, however the ranks meet."""
+
 TENSORFLOW = Framework(
     "TensorFlow",
     ("tensorflow",),
     peers=peers,
     addresses=True,
-    hooks={
-        _STRATEGY: _watch_strategy,
-        _FUNCTION: _steps.watch_functions,
-        "keras.src.callbacks.callback_list": _steps.watch_fit,
-        "keras.src.optimizers.base_optimizer": _watch_keras,
-        "tf_keras.src.callbacks": _steps.watch_fit,
-        "tf_keras.src.optimizers.optimizer": _watch_tf_keras,
-        "tf_keras.src.optimizers.legacy.optimizer_v2": _watch_legacy,
-    },
+    hooks={_STRATEGY: _watch_strategy, **STEPS},
     meeting={_STRATEGY: Meeting("CollectiveAllReduceStrategy.__init__", _meets_by_environment)},
     profiler=Profiler("tensorflow", _start_profiler, _stop_profiler, _name_step, {_PROFILER: "start"}),
 )
