@@ -9,7 +9,8 @@ import pytest
 
 from e2e.cluster import images
 from e2e.cluster.places import REPOSITORY
-from e2e.world import World
+from e2e.test_faults import STEPPING
+from e2e.world import PLAIN_TORCH, World
 from tests.docs.blocks import all_blocks
 
 SMALLER = {"steps: 300": "steps: 40", 'cpu: "1", memory: 2Gi': "cpu: 250m, memory: 64Mi"}
@@ -41,6 +42,14 @@ def prepare_jobs(world: World, page: str) -> None:
         world.wait_step(5, name)
 
 
+def prepare_profiles(world: World, page: str) -> None:
+    """A job of the built-in trainer, and one of a script, whose place torch takes here."""
+    world.submit(world.training("my-gpt", replicas=3, steps=2000, template={"terminationGracePeriodSeconds": 5}))
+    world.submit(world.script(["python3", "-c", STEPPING], "my-jax", replicas=1, image=PLAIN_TORCH))
+    for name in ("my-gpt", "my-jax"):
+        world.wait_step(5, name)
+
+
 def prepare_one_job(world: World, page: str) -> None:
     """The job that all commands of the page ask for."""
     world.submit(world.training("cluster-gpt", steps=2000, template={"terminationGracePeriodSeconds": 5}))
@@ -65,7 +74,7 @@ PREPARATIONS: dict[str, Callable[[World, str], None]] = {
     "docs/editing.md": prepare_jobs,
     "docs/elastic.md": prepare_a_job_to_resize,
     "docs/faults.md": prepare_jobs,
-    "docs/profiling.md": prepare_jobs,
+    "docs/profiling.md": prepare_profiles,
     "docs/status.md": prepare_one_job,
 }
 
@@ -93,6 +102,7 @@ def run(world: World, words: list[str], folder: Path) -> None:
         arguments = [images_of_nodes if word == "values-images.yaml" else here(word) for word in arguments]
         world.installation.helm(*arguments, "--dry-run=server")
     elif program == "trainmaster":
+        arguments = [str(folder / word) if word == "traces" else word for word in arguments]
         assert world.trainmaster(*arguments), words
     elif arguments[0] == "apply":
         apply_smaller(world, arguments[-1], folder)
