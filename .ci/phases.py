@@ -44,10 +44,8 @@ PHASES = (
     Phase("verify", ("make", "verify"), after=("venv",), heavy=True, background=True),
     Phase("images", (*CLUSTER, "images", "--template"), heavy=True, background=True),
     Phase("binaries", (*CLUSTER, "binaries"), heavy=True, background=True),
-    Phase("install-frameworks", (".venv/bin/python", "-m", "tests.frameworks.install"), ("venv",), True, True),
-    Phase("frameworks", ("make", "frameworks", "SMOKE=1"), after=("install-frameworks", "test", "verify"), heavy=True),
     # It takes twenty seconds to start, and when idle a tenth of a core: the tests before it are done sooner without it.
-    Phase("cluster", (*CLUSTER, "up"), after=("images", "binaries", "frameworks"), heavy=True),
+    Phase("cluster", (*CLUSTER, "up"), after=("images", "binaries", "test", "verify"), heavy=True),
     Phase("e2e", (".venv/bin/python", "-m", "e2e"), after=("cluster",), heavy=True),
     Phase("cluster-down", (*CLUSTER, "down"), after=("e2e",), cleanup=True),
 )
