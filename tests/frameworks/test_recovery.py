@@ -47,7 +47,8 @@ def is_by_hang(ended: Ended, number: int) -> bool:
     """Return True if a recovery was because of a hang. TensorFlow ends its ranks when one has been silent for ten
     seconds, and on a busy machine that can come first."""
     status = ended.status
-    by_tensorflow = "stopped sending heartbeats" in status["lastFailure"]["message"]
+    failure = status["lastFailure"]
+    by_tensorflow = "stopped sending heartbeats" in failure["message"] + failure.get("traceback", "")
     return status["recoveries"][number]["cause"] == "Hang" or by_tensorflow
 
 
