@@ -25,6 +25,7 @@ from trainmaster.contract.wire import environment
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _GENERATORS = re.compile(r"rng_state_(\d+)\.pth")
 _STATE = "trainer_state.json"
+_UNFINISHED = "checkpoint-is-incomplete.txt"  # lies there while Trainer saves because of a SIGTERM
 _ZIPPED = (".pt", ".pth", ".bin")  # what torch.save writes
 _LONGEST_HEADER = 100 << 20  # bytes, as the safetensors library has it
 
@@ -57,7 +58,7 @@ def is_whole(checkpoint: Path) -> bool:
     try:
         files = [path for path in checkpoint.rglob("*") if path.is_file()]
         names = {path.name for path in files}
-        if _STATE not in names or any(not _is_file_whole(path) for path in files):
+        if _STATE not in names or _UNFINISHED in names or any(not _is_file_whole(path) for path in files):
             return False
         return all(_has_metadata(path) for path in files if path.suffix == ".distcp")
     except OSError:
@@ -71,12 +72,17 @@ def has_generators(checkpoint: Path, ranks: int) -> bool:
     return ranks == 1 or not written or written >= set(range(ranks))
 
 
-def choose(given: Any, output: Path, own: Mapping[int, Path], common: Collection[int]) -> Choice:
+def choose(
+    given: Any, output: Path, own: Mapping[int, Path], common: Collection[int], has_optimizer: bool = True
+) -> Choice:
     """Return from which checkpoint a Trainer goes on.
 
     given: what the script has asked for: None or False, True for the newest one, or a path. own: the checkpoints that
-    this job has made, by step. common: the steps of `output` that are whole for all ranks.
+    this job has made, by step. common: the steps of `output` that are whole for all ranks. has_optimizer: its
+    checkpoints have the state of the optimizer and of the learning rate, without which a run would not go on as it was.
     """
+    if given is None and own and not has_optimizer:
+        return Choice(given, "Trainer begins again, since its checkpoints have no optimizer (save_only_model)")
     if given is False or (given is None and not own):
         return Choice(given)
     if isinstance(given, str | os.PathLike):
@@ -106,7 +112,8 @@ def of_trainer(trainer: Any, given: Any) -> Any:
     whole = {step for step, path in steps_of(output).items() if is_whole(path)}
     complete = {step for step in whole if has_generators(output / f"checkpoint-{step}", ranks)}
     # With another number of ranks than before, no checkpoint has the generators of all.
-    found = choose(given, output, own, _common(complete, ranks) or _common(whole, ranks))
+    common = _common(complete, ranks) or _common(whole, ranks)
+    found = choose(given, output, own, common, has_optimizer=not getattr(trainer.args, "save_only_model", False))
     if found.words and trainer.args.process_index == 0:
         print(f"trainmaster: {found.words}", file=sys.stderr, flush=True)
     return found.resume
