@@ -202,7 +202,7 @@ class Group:
 
 
 def test_all_ranks_go_on_from_a_checkpoint_that_each_of_them_has(
-    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     began(make, tmp_path, monkeypatch)
     for step in (10, 20, 30):
@@ -211,7 +211,10 @@ def test_all_ranks_go_on_from_a_checkpoint_that_each_of_them_has(
     assert make(tmp_path, ranks=2).train() == str(tmp_path / "checkpoint-20")
     restart(monkeypatch)
     monkeypatch.setitem(sys.modules, "torch.distributed", Group([]))
+    capsys.readouterr()
     assert make(tmp_path, ranks=2).train() is None
+    words = f"some ranks do not see its checkpoints in {tmp_path}, which must be on a volume of all pods"
+    assert capsys.readouterr().err == f"trainmaster: Trainer begins again, since {words}\n"
 
 
 def test_a_checkpoint_without_the_generators_of_a_rank_is_taken_only_if_there_is_no_other(
