@@ -20,7 +20,7 @@ import types
 from typing import Any
 
 from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch
-from trainmaster.agent.frameworks.pytorch import PROFILER
+from trainmaster.agent.frameworks.pytorch import HOOKS, PROFILER
 from trainmaster.agent.frameworks.tensorflow import STEPS
 
 ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
@@ -83,7 +83,7 @@ HOROVOD = Framework(
     defaults,
     store=_serve,
     needs_ipv4=True,
-    hooks={_BASICS: _watch_init, **STEPS},
+    hooks={_BASICS: _watch_init, **HOOKS, **STEPS},
     meeting={_BASICS: Meeting("HorovodBasics.init", _meets_by_environment)},
     profiler=PROFILER,
 )
