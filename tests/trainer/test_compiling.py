@@ -21,7 +21,6 @@ from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster import models
 from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import ConfigError
 from trainmaster.models import allowed_parallelism
 from trainmaster.parallel.blocks import compiling, float8, recompute

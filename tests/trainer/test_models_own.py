@@ -14,7 +14,6 @@ from tests.trainer.job import Job
 from tests.trainer.ranks import Outcome, Ranks
 from trainmaster import models
 from trainmaster.contract.config import ModelConfig, TrainingConfig
-from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import ConfigError
 from trainmaster.models import allowed_parallelism
 
