@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from typing import Any, NoReturn
 
+from trainmaster.agent.zygote import modules_that_read_the_rank
 from trainmaster.agent.zygote.import_plan import packages
 from trainmaster.host import hugepages, processes
 from trainmaster.rank import import_log
@@ -204,13 +205,22 @@ class _Guard:
 
     def ended(self, spec: ModuleSpec, *, failed: bool) -> None:
         self.look(self._stack[::-1], devices=(spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES)))
+        if spec.name in modules_that_read_the_rank.KNOWN and not failed:
+            self._try_to_read_again(spec.name)
         self._stack.pop()
         self._note(self._stack[-1] if self._stack else "")
 
     def read(self, name: str) -> None:
         """Refuse the candidate if a module reads a variable that each rank has its own value of."""
-        if name in self._own and self._stack:
+        if name in self._own and self._stack and self._stack[-1] not in modules_that_read_the_rank.KNOWN:
             self._refuse(Refusal(self._stack[::-1], f"it reads {name}, which each rank has its own value of"))
+
+    def _try_to_read_again(self, name: str) -> None:
+        try:
+            modules_that_read_the_rank.read_again({name: sys.modules[name]})
+        except Exception as error:  # noqa: BLE001  a version that is made in another way may do anything
+            reason = f"it keeps its rank in an unknown way: {type(error).__name__}: {error}"
+            self._refuse(Refusal(self._stack[::-1], reason))
 
     def look(self, stack: list[str], *, devices: bool) -> None:
         """Refuse the candidate if an import did harm. With `devices`, mapped devices are checked, too, in a
