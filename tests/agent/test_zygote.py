@@ -151,9 +151,7 @@ def test_forks_draw_different_numbers_from_torch_unless_an_import_has_set_the_se
     assert first[0] == "7"
 
 
-def _learn(
-    root: Speaker, imports: list[tuple[str, str]], own: tuple[str, ...] = (), **variables: str | None
-) -> None:
+def _learn(root: Speaker, imports: list[tuple[str, str]], own: tuple[str, ...] = (), **variables: str | None) -> None:
     lesson = {"imports": imports, "variables": variables, "env": {**os.environ, "GONE": "there"}, "own": own}
     packets.send(root.socket, {"op": "learn", "key": "k", **lesson})
 
@@ -254,7 +252,7 @@ def test_a_module_that_only_keeps_its_rank_is_learned_and_each_fork_has_its_own(
     name = f"{package}.utilities.{module}"
     _package(tmp_path, package)
     source = (
-        "import os\ndef _get_rank():\n    return int(os.environ['LOCAL_RANK']) if 'LOCAL_RANK' in os.environ else None\n"
+        "import os\ndef _get_rank():\n    rank = os.environ.get('LOCAL_RANK')\n    return None if rank is None else int(rank)\n"
         f"def rank_zero_only():\n    pass\nrank_zero_only.rank = {kept}\n"
     )
     _package(tmp_path / package, "utilities", **{module: source})

@@ -1,8 +1,9 @@
 """What zygotes import in advance: the pristine one a list for all jobs, a candidate what the ranks of a job needed.
 
 A candidate is used only if it can still be forked safely. This is the case if no import opened a socket, a device or a
-further thread, if no module has read a variable that belongs to one rank or one round, and if a trial fork that runs
-an OpenMP and a BLAS region ends in time (a thread pool that was used hangs after a fork). The candidate checks after each module, nested ones too, so that the module that did the harm is known.
+further thread, if no module has read a variable that belongs to one rank or one round, and if a trial fork that runs an
+OpenMP and a BLAS region ends in time (a thread pool that was used hangs after a fork). The candidate checks after each
+module, nested ones too, so that the module that did the harm is known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The environment with which a zygote imports for the ranks of a pod: what all of them have, in all rounds.
 
-The other variables belong to one rank or to one round: its numbers, the address of the store. A zygote doesn't have them,
-so a module that reads one of them at its import must not be imported there: forks would have what it made of that.
+The other variables belong to one rank or to one round: its numbers, the address of the store. A zygote does not have
+them, so a module that reads one of them at its import must not be imported there: all forks would share what it read.
 """
 
 from __future__ import annotations
