@@ -252,7 +252,8 @@ def test_a_module_that_only_keeps_its_rank_is_learned_and_each_fork_has_its_own(
     name = f"{package}.utilities.{module}"
     _package(tmp_path, package)
     source = (
-        "import os\ndef _get_rank():\n    rank = os.environ.get('LOCAL_RANK')\n    return None if rank is None else int(rank)\n"
+        "import os\ndef _get_rank():\n"
+        "    return int(os.environ['LOCAL_RANK']) if 'LOCAL_RANK' in os.environ else None\n"
         f"def rank_zero_only():\n    pass\nrank_zero_only.rank = {kept}\n"
     )
     _package(tmp_path / package, "utilities", **{module: source})
