@@ -216,6 +216,8 @@ STEPS: Mapping[str, Hook] = {
 }
 """The hooks that see the steps of TensorFlow and Keras, however the ranks meet."""
 
+PROFILER = Profiler("tensorflow", _start_profiler, _stop_profiler, _name_step, {_PROFILER: "start"})
+
 TENSORFLOW = Framework(
     "TensorFlow",
     ("tensorflow",),
@@ -224,5 +226,5 @@ TENSORFLOW = Framework(
     addresses=True,
     hooks={_STRATEGY: _watch_strategy, **STEPS},
     meeting={_STRATEGY: Meeting("CollectiveAllReduceStrategy.__init__", _meets_by_environment)},
-    profiler=Profiler("tensorflow", _start_profiler, _stop_profiler, _name_step, {_PROFILER: "start"}),
+    profiler=PROFILER,
 )
