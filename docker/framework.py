@@ -25,6 +25,7 @@ from pathlib import Path
 import tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
 REQUIREMENTS = ROOT / "tests" / "frameworks" / "requirements"
 SOURCES = ("deepspeed", "horovod")
 """The packages that are built from source, for the torch that is installed."""
@@ -136,7 +137,8 @@ def portable_compiler(folder: str, compiler: str, machine: str) -> Path:
 def build(framework: str, root: str) -> None:
     """Build and install what of a framework is published as source alone. Raises CalledProcessError."""
     wanted = read(framework)
-    _pip("install", "--no-compile", *(each for each in wanted if _name(each) in _ONLY_TO_BUILD))
+    install = ("install", "--no-compile", "--constraint", str(CONSTRAINTS))
+    _pip(*install, *(each for each in wanted if _name(each) in _ONLY_TO_BUILD))
     for package in (each for each in wanted if _name(each) in SOURCES):
         with tempfile.TemporaryDirectory() as folder:
             if _name(package) == "horovod":
@@ -147,7 +149,7 @@ def build(framework: str, root: str) -> None:
                     for name, compiler in (("CC", "gcc"), ("CXX", "g++"))
                 }
                 source, variables = package, DEEPSPEED | compilers
-            _pip("install", "--no-compile", "--no-build-isolation", "--root", root, source, variables=variables)
+            _pip(*install, "--no-build-isolation", "--root", root, source, variables=variables)
 
 
 def headers() -> str:
