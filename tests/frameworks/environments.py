@@ -25,7 +25,7 @@ import tomllib
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = Path(__file__).parent / "requirements"
 _PACKAGES = Path("lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages")
-_LIMIT_S = 1800
+_LIMIT_S = 7200  # of one installation: on a busy machine, a build takes many times as long as on an idle one
 
 
 def cache() -> Path:

@@ -46,6 +46,7 @@ SUBJECTS = {
     "huggingface": Subject("HuggingFace", "huggingface", "huggingface_digits.py", ("--steps", "60")),
     "lightning": Subject("PyTorch", "lightning", "lightning_digits.py", ("--steps", "60")),
     "horovod": Subject("Horovod", "horovod", "horovod_digits.py", ("--steps", "60")),
+    "horovod-tensorflow": Subject("Horovod", "horovod-tensorflow", "horovod_tensorflow_digits.py", ("--steps", "60")),
     "xgboost": Subject("XGBoost", "xgboost", "xgboost_digits.py", ("--rounds", "60")),
 }
 

@@ -126,7 +126,7 @@ def test_every_rank_records_steps_with_its_frameworks_profiler_and_no_number_cha
     assert f"every rank will record its next 2 steps; the records will be in {out}/profile" in ended.output
     (folder,) = (out / "profile").iterdir()
     assert f"has written its records into {folder}" in ended.log
-    if SUBJECTS[name].framework in ("TensorFlow", "JAX"):
+    if SUBJECTS[name].environment in ("tensorflow", "jax", "horovod-tensorflow"):
         found = sorted(folder.rglob("*.xplane.pb"))
         assert [path.name for path in found] == ["rank-00000.xplane.pb", "rank-00001.xplane.pb"]
         assert all(path.parent == folder / "plugins" / "profile" / folder.name for path in found)

@@ -282,7 +282,8 @@ def test_a_script_that_starts_the_profiler_itself_ends_the_recording_first(
     for module in (package, script):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     name = "Session.begin" if is_method else "start"
-    rank.recorder._profiler = replace(rank.recorder._profiler, starts={"a_profiler": name, "not_imported": "start"})
+    starts = {"a_profiler": name, "not_imported": "start", "not_imported_either": "Session.begin"}
+    rank.recorder._profiler = replace(rank.recorder._profiler, starts=starts)
     before = Session.begin, package.start, script.start  # type: ignore[attr-defined]
     profile_request.ask(tmp_path, 9, IDENTITY)
     rank.steps(5)
@@ -356,7 +357,8 @@ def test_which_frameworks_have_a_profiler() -> None:
         "XGBoost": None,
         "TensorFlow": "tensorflow",
         "JAX": "jax",
-        **dict.fromkeys(("PyTorch", "HuggingFace", "DeepSpeed", "Horovod"), "torch"),
+        "Horovod": "horovod",
+        **dict.fromkeys(("PyTorch", "HuggingFace", "DeepSpeed"), "torch"),
     }
 
 
@@ -364,6 +366,7 @@ def test_which_frameworks_have_a_profiler() -> None:
     ("framework", "module", "calls"),
     [
         ("TensorFlow", "tensorflow", ["start /here", "Trace step {'step_num': 7, '_r': 1}", "stop"]),
+        ("Horovod", "tensorflow", ["start /here", "Trace step {'step_num': 7, '_r': 1}", "stop"]),
         ("JAX", "jax", ["start_trace /here", "StepTraceAnnotation step {'step_num': 7}", "stop_trace"]),
     ],
 )
@@ -379,7 +382,8 @@ def test_what_is_called_of_a_framework(
     profiler = types.SimpleNamespace(**{name: function(name) for name in names})
     profiler.experimental = profiler
     monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(profiler=profiler))  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, f"{module}.profiler", profiler)  # type: ignore[arg-type]
+    for name in (f"{module}.profiler", f"horovod.{module}"):
+        monkeypatch.setitem(sys.modules, name, profiler)  # type: ignore[arg-type]
     found = frameworks.find(framework).profiler
     assert found is not None
     handle = found.start("/here")

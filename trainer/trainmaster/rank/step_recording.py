@@ -230,7 +230,9 @@ class Recorder:
         """Let a script that starts the profiler itself end the recording first. Yield what takes that back."""
         for module, name in self._profiler.starts.items():
             *above, last = name.split(".")
-            owner = functools.reduce(getattr, above, sys.modules.get(module))
+            owner: Any = sys.modules.get(module)
+            for part in above:
+                owner = getattr(owner, part, None)
             original = getattr(owner, last, None)
             if original is None:
                 continue

@@ -8,6 +8,7 @@ Horovod asks that server by a client of its own, which takes the address up to t
 up among those of IPv4 (`HTTPRequest.hpp` in its sources). So it reaches no address of IPv6, with or without brackets.
 
 Steps are seen at torch's optimizers, as in all scripts, and in scripts of TensorFlow as in a job of that framework.
+They are recorded with the profiler of the framework whose part of Horovod the script has imported.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import sys
 import types
 from typing import Any
 
-from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch
-from trainmaster.agent.frameworks.pytorch import PROFILER
-from trainmaster.agent.frameworks.tensorflow import STEPS
+from trainmaster.agent.frameworks import pytorch, tensorflow
+from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Profiler, Watch
 
 ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _BASICS = "horovod.common.basics"
+_PROFILER_STARTS = {**pytorch.PROFILER.starts, **tensorflow.PROFILER.starts}
 
 
 def environment(facts: Facts) -> dict[str, str]:
@@ -76,6 +77,25 @@ def _meets_by_environment(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
     return comm is None or isinstance(comm, list | tuple)
 
 
+def _framework_profiler() -> Profiler:
+    """Return the profiler of the framework that the script trains with."""
+    return tensorflow.PROFILER if "horovod.tensorflow" in sys.modules else pytorch.PROFILER
+
+
+def _start_profiler(folder: str) -> tuple[Profiler, Any]:
+    profiler = _framework_profiler()
+    return profiler, profiler.start(folder)
+
+
+def _stop_profiler(started: tuple[Profiler, Any], folder: str) -> None:
+    profiler, handle = started
+    profiler.stop(handle, folder)
+
+
+def _name_step(step: int) -> Any:
+    return _framework_profiler().step(step)
+
+
 HOROVOD = Framework(
     "Horovod",
     ("horovod",),
@@ -83,7 +103,7 @@ HOROVOD = Framework(
     defaults,
     store=_serve,
     needs_ipv4=True,
-    hooks={_BASICS: _watch_init, **STEPS},
+    hooks={_BASICS: _watch_init, **pytorch.HOOKS, **tensorflow.STEPS},
     meeting={_BASICS: Meeting("HorovodBasics.init", _meets_by_environment)},
-    profiler=PROFILER,
+    profiler=Profiler("horovod", _start_profiler, _stop_profiler, _name_step, _PROFILER_STARTS),
 )
