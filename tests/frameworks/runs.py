@@ -34,6 +34,10 @@ class Subject:
     end: int = 60  # steps of a whole run
     saves: int = 10  # steps between two checkpoints of the script
 
+    def saved_before(self, step: int) -> int:
+        """Return the newest step with a checkpoint when a rank fails at the end of `step`."""
+        return (step - 1) // self.saves * self.saves
+
 
 _ZERO = Subject("DeepSpeed", "deepspeed", "deepspeed_digits.py", ("--steps", "60"), ("deepspeed", "--num_gpus=1"))
 SUBJECTS = {
