@@ -26,9 +26,9 @@ FIRST = {subject.framework: name for name, subject in reversed(SUBJECTS.items())
 EVEN_S = 0.1
 """A pause after each step that is long compared with what a save takes: the limit for ranks that hang is soon short."""
 
-HANG_LIMIT_S = 40
-"""The limit until the run knows its steps, and also that for a start. Afterwards a stopped rank hangs after a fifth of
-it: before TensorFlow, which waits for ten seconds, ends all ranks itself."""
+HANG_LIMIT_S = 60
+"""The limit of a start, which takes long on a busy machine. Once the run knows its steps, a stopped rank hangs after a
+fifth of it."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,8 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Calm:
 
     @cache
     def run_calm(name: str) -> Ended:
-        return run(SUBJECTS[name], tmp_path_factory.mktemp(f"calm-{name}"), pause_s=0)
+        # Nothing is started again, so that nothing needs to be imported in advance.
+        return run(SUBJECTS[name], tmp_path_factory.mktemp(f"calm-{name}"), pause_s=0, recovery={"zygote": False})
 
     return run_calm
 
