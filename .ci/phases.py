@@ -38,6 +38,7 @@ class Phase:
 
 
 PYTHON = ".venv/bin/python"
+INSTALL_FRAMEWORKS = (PYTHON, "-m", "tests.frameworks.install", "--smoke")
 CLUSTER = ("python3", "-m", "e2e.cluster")
 PHASES = (
     Phase("venv", ("make", "venv"), heavy=True),
@@ -46,10 +47,8 @@ PHASES = (
     Phase("images", (*CLUSTER, "images", "--template"), heavy=True, background=True),
     Phase("binaries", (*CLUSTER, "binaries"), heavy=True, background=True),
     # Where nothing is cached yet, it builds Horovod for seven minutes, most of them beside the tests.
-    Phase(
-        "install-frameworks", (PYTHON, "-m", "tests.frameworks.install"), after=("venv",), heavy=True, background=True
-    ),
-    # Two runs at once: it needs both cores, as the tests do.
+    Phase("install-frameworks", INSTALL_FRAMEWORKS, after=("venv",), heavy=True, background=True),
+    # Several runs at once: it needs both cores, as the tests do.
     Phase("frameworks", ("make", "frameworks", "SMOKE=1"), after=("install-frameworks", "test", "verify"), heavy=True),
     # It takes twenty seconds to start, and when idle a tenth of a core: the tests before it are done sooner without it.
     Phase("cluster", (*CLUSTER, "up"), after=("images", "binaries", "frameworks"), heavy=True),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import tied
-from tests.frameworks.runs import SUBJECTS, Ended, run
+from tests.frameworks.runs import SMOKE, SUBJECTS, Ended, run
 from trainmaster.contract.wire import profile_request
 from trainmaster.rank.step_recording import CUT_OFF
 
@@ -20,10 +20,7 @@ pytestmark = [pytest.mark.framework, pytest.mark.processes, pytest.mark.together
 
 Calm = Callable[[str], Ended]
 
-FIRST = {subject.framework: name for name, subject in reversed(SUBJECTS.items())}.values()
-"""The first example of each framework."""
-
-EVEN_S = 0.1
+EVEN_S = 0.2
 """A pause after each step that is long compared with what a save takes: the limit for ranks that hang is soon short."""
 
 HANG_LIMIT_S = 60
@@ -53,7 +50,7 @@ def is_by_hang(ended: Ended, number: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.smoke) if name in FIRST else name for name in SUBJECTS]
+    "name", [pytest.param(name, marks=pytest.mark.smoke) if name in SMOKE else name for name in SUBJECTS]
 )
 def test_a_killed_and_then_a_stopped_rank_are_back_and_the_run_ends_as_if_nothing_had_happened(
     tmp_path: Path, calm: Calm, name: str
