@@ -30,10 +30,16 @@ os.makedirs(options.folder, exist_ok=True)
 open(os.path.join(options.folder, f"rank-{os.environ['RANK']}-is-{os.getpid()}"), "w").close()
 if os.path.exists(saved):
     print("resumed at step 1", flush=True)
+name, place = "TORCHELASTIC_RESTART_COUNT", os.path.join(options.folder, "start-{}-{}-rank-{}")
+stepped = [place.format(os.environ["MASTER_PORT"], os.environ[name], rank) for rank in range(2)]
 for step in range(int(options.steps)):
     open(saved, "w").close()
     time.sleep(0.01)  # a pause of the script's own, which is no step
     time.sleep(float(options.pause))
+    # No rank trains on before the other one has taken its first step, as if they met: it could be killed before that.
+    open(stepped[int(os.environ["RANK"])], "w").close()
+    while not all(map(os.path.exists, stepped)):
+        time.sleep(0.01)
 """
 
 
