@@ -35,11 +35,12 @@ PYTEST := $(BIN)/python -m pytest -n $(or $(WORKERS),3)
 test: venv  ## every test that needs no cluster, but those that guard releases only
 	$(PYTEST) -m "not release"
 
-test-all: venv  ## all tests that need no cluster, with those that guard releases (tests/suite/releases.txt lists them)
+test-all: venv  ## all tests that need no cluster: with those that guard releases (tests/suite/releases.txt), then those of frameworks
 	$(PYTEST)
+	$(MAKE) frameworks
 
 frameworks: venv  ## TensorFlow, JAX, DeepSpeed, Horovod, transformers, Lightning and XGBoost, each in an environment of its own, with kills and hangs; ONLY=jax, SMOKE=1
-	TRAINMASTER_FRAMEWORKS=1 $(BIN)/python -m pytest tests/frameworks $(if $(SMOKE),-m smoke -n 2,-m framework) -o faulthandler_timeout=3600 $(if $(ONLY),-k "$(ONLY)")
+	TRAINMASTER_FRAMEWORKS=1 $(PYTEST) tests/frameworks -m $(if $(SMOKE),smoke,framework) -o faulthandler_timeout=3600 $(if $(ONLY),-k "$(ONLY)")
 
 # torch is pinned to the newest in constraints.txt, and with it the versions of all that it needs.
 OLDEST := .venv-oldest

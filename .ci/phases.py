@@ -37,6 +37,8 @@ class Phase:
     """Runs in any case: after a failure it starts when all other phases have ended."""
 
 
+PYTHON = ".venv/bin/python"
+INSTALL_FRAMEWORKS = (PYTHON, "-m", "tests.frameworks.install", "--smoke")
 CLUSTER = ("python3", "-m", "e2e.cluster")
 PHASES = (
     Phase("venv", ("make", "venv"), heavy=True),
@@ -44,9 +46,13 @@ PHASES = (
     Phase("verify", ("make", "verify"), after=("venv",), heavy=True, background=True),
     Phase("images", (*CLUSTER, "images", "--template"), heavy=True, background=True),
     Phase("binaries", (*CLUSTER, "binaries"), heavy=True, background=True),
+    # Where nothing is cached yet, it builds Horovod for seven minutes, most of them beside the tests.
+    Phase("install-frameworks", INSTALL_FRAMEWORKS, after=("venv",), heavy=True, background=True),
+    # Several runs at once: it needs both cores, as the tests do.
+    Phase("frameworks", ("make", "frameworks", "SMOKE=1"), after=("install-frameworks", "test", "verify"), heavy=True),
     # It takes twenty seconds to start, and when idle a tenth of a core: the tests before it are done sooner without it.
-    Phase("cluster", (*CLUSTER, "up"), after=("images", "binaries", "test", "verify"), heavy=True),
-    Phase("e2e", (".venv/bin/python", "-m", "e2e"), after=("cluster",), heavy=True),
+    Phase("cluster", (*CLUSTER, "up"), after=("images", "binaries", "frameworks"), heavy=True),
+    Phase("e2e", (PYTHON, "-m", "e2e"), after=("cluster",), heavy=True),
     Phase("cluster-down", (*CLUSTER, "down"), after=("e2e",), cleanup=True),
 )
 

@@ -5,11 +5,34 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from trainmaster_operator.local import process_tree
 
 ENDS_S = 15.0
+
+
+@contextmanager
+def sigterm_exits() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit within the block, so that `finally` blocks end what this program has started.
+
+    A second SIGTERM is ignored: it would interrupt them.
+    """
+
+    def leave(number: int, _: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def popen(command: list[str], variables: dict[str, str], output: Path) -> subprocess.Popen[bytes]:

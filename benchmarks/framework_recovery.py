@@ -219,7 +219,8 @@ def main(arguments: Sequence[str] | None = None, chosen: Sequence[Training] | No
                     return 0
                 first, later = given.settle
                 kill = Kill(VICTIM, 3, given.kills, (first if system == FORKED else later, later))
-                row = measure(training, system, kill, given.limit)
+                with commands.sigterm_exits():
+                    row = measure(training, system, kill, given.limit)
                 record.append_row(given.results, {**key, **row})
                 told = " ".join(f"{seconds:.2f}" for seconds in row["seconds"]) or "no recovery"
                 print(f"run {number}, {training.name:18} {system:22} {told}", flush=True)

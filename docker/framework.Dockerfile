@@ -10,7 +10,8 @@ ARG BASE=python:3.12-slim
 
 FROM ${BASE} AS framework
 RUN command -v python3 > /dev/null || { apt-get update \
- && apt-get install --yes --no-install-recommends python3 python3-pip && rm -rf /var/lib/apt/lists/*; }
+ && apt-get install --yes --no-install-recommends python3 python3-pip && rm -rf /var/lib/apt/lists/*; } \
+ && { command -v python > /dev/null || ln -s "$(command -v python3)" /usr/local/bin/python; }
 COPY constraints.txt pyproject.toml /src/
 COPY docker/compile.py docker/framework.py /src/docker/
 COPY tests/frameworks/requirements /src/tests/frameworks/requirements/

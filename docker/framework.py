@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from pathlib import Path
 import tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
 REQUIREMENTS = ROOT / "tests" / "frameworks" / "requirements"
 SOURCES = ("deepspeed", "horovod")
 """The packages that are built from source, for the torch that is installed."""
@@ -90,11 +92,11 @@ def horovod_source(package: str, folder: str) -> Path:
     """Download and unpack Horovod into a folder, changed so that it builds for torch 2.15 and for TensorFlow 2.21 on
     CPUs. Return where it lies.
 
-    Raises ValueError if this Horovod lacks one of the lines that are changed.
+    Raises ValueError if this Horovod lacks one of the lines that are changed, or if `unpack` refuses its archive.
     """
     _pip("download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", folder, package)
     (archive,) = Path(folder).glob("*.tar.gz")
-    shutil.unpack_archive(archive, folder, filter="data")
+    unpack(archive, folder)
     source = Path(folder, archive.name.removesuffix(".tar.gz"))
     for name, old, new in _HOROVOD_CHANGES:
         file = source / name
@@ -103,6 +105,20 @@ def horovod_source(package: str, folder: str) -> Path:
             raise ValueError(f"{package}: {name} has no line {old.rstrip()}")
         file.write_text(text.replace(old, new), encoding="utf-8")
     return source
+
+
+def unpack(archive: Path, folder: str) -> None:
+    """Unpack the files of a package below a folder. Raises ValueError if a member is a link, or leaves the folder.
+
+    The filters of tarfile check this as well, but the Python 3.11.2 of Debian 12 has none: they came with 3.11.4.
+    """
+    with tarfile.open(archive) as tar:
+        for member in tar.getmembers():
+            name = Path(member.name)
+            if not (member.isreg() or member.isdir()) or name.is_absolute() or ".." in name.parts:
+                raise ValueError(f"{archive.name}: {member.name} is no file or folder below the folder of the package")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # without one, Python 3.12 and 3.13 warn
+        tar.extractall(folder)
 
 
 def portable_compiler(folder: str, compiler: str, machine: str) -> Path:
@@ -121,7 +137,8 @@ def portable_compiler(folder: str, compiler: str, machine: str) -> Path:
 def build(framework: str, root: str) -> None:
     """Build and install what of a framework is published as source alone. Raises CalledProcessError."""
     wanted = read(framework)
-    _pip("install", "--no-compile", *(each for each in wanted if _name(each) in _ONLY_TO_BUILD))
+    install = ("install", "--no-compile", "--constraint", str(CONSTRAINTS))
+    _pip(*install, *(each for each in wanted if _name(each) in _ONLY_TO_BUILD))
     for package in (each for each in wanted if _name(each) in SOURCES):
         with tempfile.TemporaryDirectory() as folder:
             if _name(package) == "horovod":
@@ -132,7 +149,7 @@ def build(framework: str, root: str) -> None:
                     for name, compiler in (("CC", "gcc"), ("CXX", "g++"))
                 }
                 source, variables = package, DEEPSPEED | compilers
-            _pip("install", "--no-compile", "--no-build-isolation", "--root", root, source, variables=variables)
+            _pip(*install, "--no-build-isolation", "--root", root, source, variables=variables)
 
 
 def headers() -> str:

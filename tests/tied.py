@@ -19,3 +19,12 @@ def tied() -> Callable[[], None]:
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """`subprocess.Popen` of a process that dies with this one. Call it on the main thread: the tie is the thread's."""
     return subprocess.Popen(command, preexec_fn=tied(), **options)
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether there is a process with this pid."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

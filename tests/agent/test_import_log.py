@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -167,6 +168,40 @@ def test_the_traceback_of_an_import_that_fails_shows_nothing_of_the_log(
     files = [frame.filename for frame in traceback.extract_tb(error.value.__traceback__)]
     assert files[1:] == ["<string>", str(Path(files[-1]))]
     assert files[-1].endswith("raising_f/__init__.py")
+
+
+def test_packages_are_installed_in_every_such_folder_of_the_interpreter_but_those_of_pythonpath(
+    tmp_path: Path,
+) -> None:
+    own, system, overlay, given, project = (
+        str(tmp_path / name)
+        for name in (
+            "own/lib/python3/site-packages",
+            "usr/lib/python3/dist-packages",
+            "overlay/lib/python3/site-packages",
+            "given/site-packages",
+            "project",
+        )
+    )
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "given")
+    path = [project, str(link / "site-packages"), "", own, system, overlay]
+    found = import_log.package_folders(path, os.pathsep.join(["", given, project]))
+    assert found == [own, system, overlay]
+
+
+def test_a_package_of_another_environment_that_the_interpreter_leads_to_is_told(tmp_path: Path) -> None:
+    """`uv run --with` makes such an environment: a `.pth` file in it adds the packages of the project's."""
+    other = tmp_path / "other" / "site-packages"
+    (other / "layered").mkdir(parents=True)
+    (other / "layered" / "__init__.py").write_text("")
+    code = (
+        f"import site; site.addsitedir({str(other)!r})\n"
+        "from importlib.util import find_spec\nfrom trainmaster.rank import import_log\n"
+        "print(import_log.is_learnable(find_spec('layered')))\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert told.stdout == "True\n"
 
 
 def test_imports_of_a_fork_are_not_told(watch: Callable[[], Told], package: Callable[..., None]) -> None:

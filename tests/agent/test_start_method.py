@@ -15,6 +15,7 @@ from tests.agent.test_settings import POD
 from trainmaster.agent.shell import known_imports
 from trainmaster.agent.shell.known_imports import KnownImports
 from trainmaster.agent.shell.launching.agent_settings import Settings
+from trainmaster.agent.shell.launching.import_environment import ImportEnvironment
 from trainmaster.agent.shell.start_method import StartMethod
 from trainmaster.agent.zygote.import_plan import Imported
 from trainmaster.contract.wire import Assignment, Neighbour, StoreAddress, environment
@@ -45,7 +46,7 @@ class Zygotes:
     def learned(self) -> Any:
         return SimpleNamespace(kind="learned", barred=[]) if "learned" in self.kinds else None
 
-    def learn(self, known: KnownImports, env: dict[str, str], *, hurry: bool = False) -> None:
+    def learn(self, known: KnownImports, env: ImportEnvironment, *, hurry: bool = False) -> None:
         assert hurry, "a rank waits for it"
         self.lessons.append(known)
 

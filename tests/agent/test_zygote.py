@@ -151,8 +151,8 @@ def test_forks_draw_different_numbers_from_torch_unless_an_import_has_set_the_se
     assert first[0] == "7"
 
 
-def _learn(root: Speaker, imports: list[tuple[str, str]], **variables: str | None) -> None:
-    lesson = {"imports": imports, "variables": variables, "env": {**os.environ, "GONE": "there"}}
+def _learn(root: Speaker, imports: list[tuple[str, str]], own: tuple[str, ...] = (), **variables: str | None) -> None:
+    lesson = {"imports": imports, "variables": variables, "env": {**os.environ, "GONE": "there"}, "own": own}
     packets.send(root.socket, {"op": "learn", "key": "k", **lesson})
 
 
@@ -220,6 +220,77 @@ def test_a_fork_has_the_variables_that_imports_set_where_they_set_them_alike(
     )
     _, output = learned.run({"kind": "script", "path": "show.py", "args": []}, tmp_path, GONE="there")
     assert output.strip() == "['yes', None, None, None]"
+
+
+@pytest.mark.parametrize(
+    "lookup", ["os.environ.get('RANK')", "os.getenv('RANK', '0')", "'RANK' in os.environ", "os.environ['RANK']"]
+)
+def test_a_module_that_reads_a_variable_of_its_rank_is_left_out_with_all_that_imports_it(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path, lookup: str
+) -> None:
+    source = f"import os\ntry:\n    kept = {lookup}\nexcept KeyError:\n    kept = None\n"
+    _package(tmp_path, "library", "import library.part", part=source)
+    _package(tmp_path, "afterwards", "import os\nos.environ.get('SHARED')")
+    root = start_zygote("json")
+    root.hello("k")
+    _learn(root, [("library", ""), ("library.part", "library"), ("afterwards", "")], own=("RANK",))
+    note = root.expect("note")[0]["message"]
+    assert note == "library.part can't be imported in advance: it reads RANK, which each rank has its own value of"
+    assert _loaded(root.introduced(), tmp_path, "library", "library.part", "afterwards") == ["afterwards"]
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "kept"),
+    [
+        ("torchmetrics", "prints", "int(os.environ.get('LOCAL_RANK', 0))"),
+        ("lightning_fabric", "rank_zero", "_get_rank() or 0"),
+    ],
+)
+def test_a_module_that_only_keeps_its_rank_is_learned_and_each_fork_has_its_own(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path, package: str, module: str, kept: str
+) -> None:
+    name = f"{package}.utilities.{module}"
+    _package(tmp_path, package)
+    source = (
+        "import os\ndef _get_rank():\n"
+        "    return int(os.environ['LOCAL_RANK']) if 'LOCAL_RANK' in os.environ else None\n"
+        f"def rank_zero_only():\n    pass\nrank_zero_only.rank = {kept}\n"
+    )
+    _package(tmp_path / package, "utilities", **{module: source})
+    root = start_zygote("json")
+    root.hello("k")
+    _learn(root, [(package, ""), (f"{package}.utilities", ""), (name, "")], own=("LOCAL_RANK",))
+    (tmp_path / "show.py").write_text(f"import sys\nprint(sys.modules[{name!r}].rank_zero_only.rank)\n")
+    learned = root.introduced()
+    entry = {"kind": "script", "path": "show.py", "args": []}
+    assert [learned.run(entry, tmp_path, LOCAL_RANK=rank)[1] for rank in ("1", "0")] == ["1\n", "0\n"]
+
+
+def test_a_module_that_keeps_its_rank_in_an_unknown_way_is_left_out(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    _package(tmp_path, "torchmetrics")
+    _package(tmp_path / "torchmetrics", "utilities", prints="import os\nrank = os.environ.get('LOCAL_RANK')\n")
+    root = start_zygote("json")
+    root.hello("k")
+    names = ("torchmetrics", "torchmetrics.utilities", "torchmetrics.utilities.prints")
+    _learn(root, [(name, "") for name in names], own=("LOCAL_RANK",))
+    note = root.expect("note")[0]["message"]
+    assert note.startswith(f"{names[-1]} can't be imported in advance: it keeps its rank in an unknown way: ")
+    assert _loaded(root.introduced(), tmp_path, *names) == [*names[:2]]
+
+
+def test_a_fork_looks_up_variables_without_the_check_of_its_zygote(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    _package(tmp_path, "first")
+    (tmp_path / "late.py").write_text("import os\nprint(os.environ.get('RANK'), os.environ.__getitem__.__module__)\n")
+    root = start_zygote("json")
+    root.hello("k")
+    _learn(root, [("first", "")], own=("RANK",))
+    (tmp_path / "show.py").write_text("import first, late\n")
+    _, output = root.introduced().run({"kind": "script", "path": "show.py", "args": []}, tmp_path, RANK="1")
+    assert output == "1 os\n"
 
 
 def test_pyarrow_is_learned_though_it_starts_a_thread_elsewhere(

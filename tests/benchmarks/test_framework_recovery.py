@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 from benchmarks import framework_recovery, load, plain_restart, record
 from benchmarks.framework_recovery import EXECUTED, FORKED, OWN, Training, plain
 from benchmarks.public_scripts.stamps import Kill
+from tests import tied
 from tests.frameworks.runs import Subject
 from trainmaster.contract.wire import environment
 
@@ -23,6 +27,7 @@ for name in ("--folder", "--steps", "--pause"):
 options = parser.parse_args()
 saved = os.path.join(options.folder, os.environ["RANK"])
 os.makedirs(options.folder, exist_ok=True)
+open(os.path.join(options.folder, f"rank-{os.environ['RANK']}-is-{os.getpid()}"), "w").close()
 if os.path.exists(saved):
     print("resumed at step 1", flush=True)
 for step in range(int(options.steps)):
@@ -52,6 +57,43 @@ def test_a_rank_is_killed_until_it_has_come_back_often_enough(
     assert row["resumed"] == 2, "both ranks each time"
     assert (bool(row["told"]), row["launcher"]) == ((False, "plain restart") if system == OWN else (True, ""))
     assert row["versions"].keys() == {"torch"}
+
+
+MEASURES = """
+import sys
+from benchmarks import framework_recovery as benchmark
+from benchmarks.framework_recovery import Training, plain
+from tests.frameworks.runs import Subject
+script, results, system = sys.argv[1:]
+subject = Subject("PyTorch", "", script, ("--steps", "600"))
+training = Training("toy", subject, ("torch",), plain("PyTorch"), (system,))
+sys.exit(benchmark.main(["--settle", "600", "600", "--results", results], [training]))
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("system", [FORKED, OWN])
+def test_sigterm_ends_the_benchmark_with_the_job_that_it_measures(
+    system: str, tmp_path: Path, machine_zygote: Path
+) -> None:
+    script, results = tmp_path / "toy.py", tmp_path / "rows.jsonl"
+    script.write_text(TOY)
+    program = [sys.executable, "-c", MEASURES, str(script), str(results), system]
+    env = {**os.environ, environment.ZYGOTE: str(machine_zygote), "TMPDIR": str(tmp_path)}
+    benchmark = tied.popen(program, env=env)
+    pids: list[int] = []
+    try:
+        while len(pids) < 2:
+            assert benchmark.poll() is None, "it has ended by itself"
+            pids = [int(path.name.split("-")[-1]) for path in tmp_path.glob("framework-recovery-*/saved/rank-*-is-*")]
+            time.sleep(0.05)
+        benchmark.send_signal(signal.SIGTERM)
+        assert benchmark.wait(120) == 128 + signal.SIGTERM
+        assert [pid for pid in pids if tied.is_alive(pid)] == []
+        assert not results.exists(), "a run that was cut off is no result"
+    finally:
+        for pid in filter(tied.is_alive, pids):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_run_that_is_there_is_not_made_again(

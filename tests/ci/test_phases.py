@@ -100,15 +100,28 @@ def test_ci_runs_the_test_command_that_the_readme_names() -> None:
     assert ("make", "test") in [found.command for found in PHASES]
 
 
+def follows(name: str, other: str) -> bool:
+    """Tell whether a phase of CI comes after another one, or after one that does."""
+    after = next(found.after for found in PHASES if found.name == name)
+    return other in after or any(follows(before, other) for before in after)
+
+
 def test_whatever_uses_the_virtual_environment_waits_until_it_is_there() -> None:
     """`make` would build it in each phase, at the same time."""
-    before = {found.name: set(found.after) for found in PHASES}
-
-    def follows(name: str) -> bool:
-        return "venv" in before[name] or any(map(follows, before[name]))
-
     users = [found.name for found in PHASES if found.command[0] in ("make", ".venv/bin/python")]
-    assert [name for name in users if not follows(name)] == ["venv"]
+    assert [name for name in users if not follows(name, "venv")] == ["venv"]
+
+
+def test_each_framework_loses_ranks_in_ci_once_all_of_them_are_installed_in_the_background() -> None:
+    (smoke,) = (found for found in PHASES if found.command == ("make", "frameworks", "SMOKE=1"))
+    assert "install-frameworks" in smoke.after
+    assert [found.background for found in PHASES if found.name == "install-frameworks"] == [True]
+
+
+def test_phases_that_train_never_run_at_once() -> None:
+    """Each of them keeps both cores busy."""
+    assert follows("frameworks", "test")
+    assert follows("e2e", "frameworks")
 
 
 def test_the_cluster_is_taken_down_in_any_case() -> None:

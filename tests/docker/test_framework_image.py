@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
+import tarfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -76,6 +80,104 @@ def test_horovod_is_built_for_the_framework_of_its_image_alone(name: str, packag
     others = {"PYTORCH", "TENSORFLOW", "MXNET", "MPI"} - {package}
     expected = {f"HOROVOD_WITH_{package}", "HOROVOD_WITH_GLOO", *(f"HOROVOD_WITHOUT_{other}" for other in others)}
     assert image.horovod_variables(image.read(name)) == dict.fromkeys(expected, "1")
+
+
+def publish_horovod(monkeypatch: pytest.MonkeyPatch, *more: tarfile.TarInfo, without: str = "") -> None:
+    """Let pip download a Horovod that has the lines to change and nothing else, but `more` members."""
+
+    def download(*words: str, **given: Any) -> None:
+        texts: dict[str, str] = {}
+        for name, old, _ in image._HOROVOD_CHANGES:
+            texts[name] = texts.get(name, "") + (old if name != without else "") + "\n"
+        with tarfile.open(Path(words[words.index("--dest") + 1], "horovod-0.28.1.tar.gz"), "w:gz") as tar:
+            for name, text in texts.items():
+                member = tarfile.TarInfo(f"horovod-0.28.1/{name}")
+                member.size = len(text)
+                tar.addfile(member, io.BytesIO(text.encode()))
+            for member in more:
+                tar.addfile(member)
+
+    monkeypatch.setattr(image, "_pip", download)
+
+
+def test_horovod_is_changed_by_a_python_whose_tarfile_has_no_filters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract = tarfile.TarFile.extractall
+
+    def extract_by_python_3_11_2(
+        self: tarfile.TarFile, path: str = ".", members: Sequence[tarfile.TarInfo] | None = None
+    ) -> None:
+        extract(self, path, members)
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", extract_by_python_3_11_2)
+    monkeypatch.delattr(tarfile, "data_filter")
+    publish_horovod(monkeypatch)
+    source = image.horovod_source("horovod==0.28.1", str(tmp_path))
+    for name, old, new in image._HOROVOD_CHANGES:
+        text = (source / name).read_text()
+        assert (old in text, new in text) == (False, True)
+
+
+def test_another_horovod_that_lacks_a_line_to_change_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_horovod(monkeypatch, without="CMakeLists.txt")
+    with pytest.raises(ValueError, match=r"^horovod==0.29: CMakeLists.txt has no line set\(CMAKE_CXX_STANDARD 14\)$"):
+        image.horovod_source("horovod==0.29", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "target"),
+    [
+        ("../outside", tarfile.REGTYPE, ""),
+        ("horovod-0.28.1/../../outside", tarfile.REGTYPE, ""),
+        ("{folder}/outside", tarfile.REGTYPE, ""),
+        ("horovod-0.28.1/link", tarfile.SYMTYPE, "../.."),
+        ("horovod-0.28.1/link", tarfile.LNKTYPE, "../outside"),
+        ("horovod-0.28.1/fifo", tarfile.FIFOTYPE, ""),
+    ],
+)
+def test_an_archive_with_a_link_or_a_file_elsewhere_is_refused_before_it_is_unpacked(
+    name: str, kind: bytes, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = tarfile.TarInfo(name.format(folder=tmp_path))
+    member.type, member.linkname = kind, target
+    publish_horovod(monkeypatch, member)
+    (tmp_path / "inside").mkdir()
+    with pytest.raises(ValueError, match=f"^horovod-0.28.1.tar.gz: {re.escape(member.name)} is no file or folder"):
+        image.horovod_source("horovod==0.28.1", str(tmp_path / "inside"))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["horovod-0.28.1.tar.gz", "inside"]
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ((), ["apt-get", "apt-get", "rm", "ln -s {bin}/python3 /usr/local/bin/python"]),
+        (("python3",), ["ln -s {bin}/python3 /usr/local/bin/python"]),
+        (("python3", "python"), []),
+    ],
+)
+def test_a_base_gets_python_and_its_two_names_unless_it_has_them(
+    there: Sequence[str], expected: Sequence[str], tmp_path: Path
+) -> None:
+    (first,) = re.findall(r"\nRUN ((?:.*\\\n)*.*)", STAGES["framework"].partition("COPY")[0])
+    (tmp_path / "bin").mkdir()
+    programs = {
+        "apt-get": f'echo apt-get >> {tmp_path}/done; [ "$1" = update ] || {sys.executable} -c '
+        f"\"import os; os.symlink('/bin/true', '{tmp_path}/bin/python3')\"",
+        "rm": f"echo rm >> {tmp_path}/done",
+        "ln": f'echo ln "$@" >> {tmp_path}/done',
+        **dict.fromkeys(there, "exit 1"),
+    }
+    for name, text in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    subprocess.run(["/bin/sh", "-c", first], env={"PATH": str(tmp_path / "bin")}, check=True)
+    done = tmp_path / "done"
+    assert (done.read_text().splitlines() if done.exists() else []) == [
+        each.format(bin=tmp_path / "bin") for each in expected
+    ]
 
 
 def test_the_build_finds_the_files_that_it_copies() -> None:

@@ -69,6 +69,12 @@ def test_ranks_of_hugging_face_train_on_the_cpu_where_there_is_no_device_and_one
     assert framework.defaults(replace(SECOND, rank=0, world_size=1)) == {}
 
 
+def test_tensorflow_takes_the_tpu_of_its_pod_where_there_is_a_device() -> None:
+    framework = frameworks.find("TensorFlow")
+    assert framework.defaults(SECOND) == {}
+    assert framework.defaults(replace(SECOND, has_accelerator=True)) == {"TPU_NAME": "local"}
+
+
 def test_tf_config_lists_all_workers_and_says_which_one_this_is() -> None:
     framework = frameworks.find("TensorFlow")
     assert framework.addresses

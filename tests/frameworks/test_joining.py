@@ -212,10 +212,40 @@ def test_xgboosts_collective_takes_the_tracker_of_the_round_unless_it_is_given_o
     monkeypatch.setenv("DMLC_TRACKER_URI", "10.0.0.7")
     monkeypatch.setenv("DMLC_TRACKER_PORT", "21001")
     given: list[dict[str, Any]] = []
-    module = load(monkeypatch, "XGBoost", "xgboost.collective", init=lambda **words: given.append(words))
+    content = {"init": lambda **words: given.append(words), "finalize": lambda: None}
+    module = load(monkeypatch, "XGBoost", "xgboost.collective", **content)
     module.init(dmlc_retry=5)
     module.init(dmlc_tracker_uri="mine", dmlc_tracker_port=1)
     assert given == [
         {"dmlc_tracker_uri": "10.0.0.7", "dmlc_tracker_port": 21001, "dmlc_task_id": "000000001", "dmlc_retry": 5},
         {"dmlc_tracker_uri": "mine", "dmlc_tracker_port": 1},
     ]
+
+
+@pytest.mark.parametrize("all_leave", [True, False])
+def test_rank_0_keeps_xgboosts_tracker_open_until_the_others_have_left(
+    monkeypatch: pytest.MonkeyPatch, all_leave: bool
+) -> None:
+    be_rank(monkeypatch, "XGBoost")
+    monkeypatch.setenv("DMLC_TRACKER_URI", "10.0.0.7")
+    monkeypatch.setenv("DMLC_TRACKER_PORT", "21001")
+    done: list[str] = []
+
+    class RabitTracker:
+        def __init__(self, **_: Any) -> None: ...
+
+        def start(self) -> None:
+            done.append("the tracker starts")
+
+        def wait_for(self, timeout: int) -> None:
+            done.append("the tracker waits")
+            if not all_leave:
+                raise ValueError("timeout")
+
+    monkeypatch.setitem(sys.modules, "xgboost.tracker", types.SimpleNamespace(RabitTracker=RabitTracker))
+    content = {"init": lambda **_: done.append("joins"), "finalize": lambda: done.append("leaves")}
+    module = load(monkeypatch, "XGBoost", "xgboost.collective", **content)
+    for _ in range(2):
+        module.init()
+        module.finalize()
+    assert done == ["the tracker starts", "joins", "leaves", "the tracker waits"] * 2

@@ -116,6 +116,9 @@ def test_a_checkpoint_without_its_last_file_or_with_a_missing_shard_is_half_writ
     assert not trainer_checkpoints.is_whole(folder)
     (folder / "part" / ".metadata").touch()
     assert trainer_checkpoints.is_whole(folder)
+    (folder / "checkpoint-is-incomplete.txt").touch()  # Trainer's own mark of a save because of a SIGTERM
+    assert not trainer_checkpoints.is_whole(folder)
+    (folder / "checkpoint-is-incomplete.txt").unlink()
     (folder / "trainer_state.json").unlink()
     assert not trainer_checkpoints.is_whole(folder)
 
@@ -170,6 +173,21 @@ def test_without_a_whole_checkpoint_it_begins_again_and_says_so(
     assert capsys.readouterr().err == "trainmaster: Trainer begins again, since checkpoint-10 is half written\n"
 
 
+def test_checkpoints_without_an_optimizer_are_not_taken_unless_the_script_asks_for_them(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With save_only_model, Trainer would go on with a new optimizer, and from the first learning rate."""
+    began(make, tmp_path, monkeypatch)
+    saved = save(tmp_path, 10)
+    (saved / "optimizer.pt").unlink()
+    trainer = make(tmp_path)
+    trainer.args.save_only_model = True
+    assert trainer.train() is None
+    words = "trainmaster: Trainer begins again, since its checkpoints have no optimizer (save_only_model)\n"
+    assert capsys.readouterr().err == words
+    assert trainer.train(True) == str(saved)
+
+
 class Group:
     """torch.distributed, where the other ranks see `others`."""
 
@@ -184,7 +202,7 @@ class Group:
 
 
 def test_all_ranks_go_on_from_a_checkpoint_that_each_of_them_has(
-    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     began(make, tmp_path, monkeypatch)
     for step in (10, 20, 30):
@@ -193,7 +211,10 @@ def test_all_ranks_go_on_from_a_checkpoint_that_each_of_them_has(
     assert make(tmp_path, ranks=2).train() == str(tmp_path / "checkpoint-20")
     restart(monkeypatch)
     monkeypatch.setitem(sys.modules, "torch.distributed", Group([]))
+    capsys.readouterr()
     assert make(tmp_path, ranks=2).train() is None
+    words = f"some ranks do not see its checkpoints in {tmp_path}, which must be on a volume of all pods"
+    assert capsys.readouterr().err == f"trainmaster: Trainer begins again, since {words}\n"
 
 
 def test_a_checkpoint_without_the_generators_of_a_rank_is_taken_only_if_there_is_no_other(

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec
@@ -182,10 +182,29 @@ def _container(entry: Import) -> str:
     return within.name if within is not None else ""
 
 
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+def package_folders(path: Sequence[str], given: str) -> list[str]:
+    """Return the folders of a `sys.path` into which packages are installed, without those of PYTHONPATH (`given`).
+
+    An interpreter can have several: `uv run --with` and environments with the packages of the system lead to those of
+    another environment. A zygote of the same interpreter has them in the same order, but it need not have the
+    PYTHONPATH of the ranks: it would find something else under the same name, or nothing.
+    """
+    apart = {os.path.realpath(folder) for folder in given.split(os.pathsep) if folder}
+    return [
+        folder for folder in path if os.path.basename(folder) in _PACKAGES and os.path.realpath(folder) not in apart
+    ]
+
+
 _ROOTS = tuple(
     {
         os.path.realpath(path) + os.sep
-        for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+        for path in (
+            *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+            *package_folders(sys.path, os.environ.get("PYTHONPATH", "")),
+        )
         if path
     }
 )

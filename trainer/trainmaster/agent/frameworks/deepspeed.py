@@ -26,5 +26,11 @@ def defaults(facts: Facts) -> dict[str, str]:
 
 
 DEEPSPEED = Framework(
-    "DeepSpeed", ("deepspeed",), environment, defaults, family=pytorch.FAMILY, profiler=pytorch.PROFILER
+    "DeepSpeed",
+    ("deepspeed",),
+    environment,
+    defaults,
+    family=pytorch.FAMILY,
+    hooks=pytorch.HOOKS,
+    profiler=pytorch.PROFILER,
 )

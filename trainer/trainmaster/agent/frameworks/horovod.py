@@ -103,7 +103,7 @@ HOROVOD = Framework(
     defaults,
     store=_serve,
     needs_ipv4=True,
-    hooks={_BASICS: _watch_init, **tensorflow.STEPS},
+    hooks={_BASICS: _watch_init, **pytorch.HOOKS, **tensorflow.STEPS},
     meeting={_BASICS: Meeting("HorovodBasics.init", _meets_by_environment)},
     profiler=Profiler("horovod", _start_profiler, _stop_profiler, _name_step, _PROFILER_STARTS),
 )

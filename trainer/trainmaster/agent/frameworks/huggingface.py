@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from trainmaster.agent.frameworks.framework import Facts, Framework, Watch
-from trainmaster.agent.frameworks.pytorch import FAMILY, PROFILER, environment
+from trainmaster.agent.frameworks.pytorch import FAMILY, HOOKS, PROFILER, environment
 
 
 def defaults(facts: Facts) -> dict[str, str]:
@@ -37,5 +37,5 @@ HUGGINGFACE = Framework(
     defaults,
     family=FAMILY,
     profiler=PROFILER,
-    hooks={"transformers.trainer": _watch_trainer},
+    hooks={**HOOKS, "transformers.trainer": _watch_trainer},
 )

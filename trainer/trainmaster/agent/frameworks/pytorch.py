@@ -8,9 +8,12 @@ import sys
 import time
 from typing import Any
 
-from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Profiler
+from trainmaster.agent.frameworks.extension_lock import watch_extension_lock
+from trainmaster.agent.frameworks.framework import Facts, Framework, Hook, Meeting, Profiler
 
 FAMILY = "torch.distributed"
+HOOKS: dict[str, Hook] = {"torch.utils.file_baton": watch_extension_lock}
+"""The hooks of all frameworks that train with torch."""
 
 
 def _meets_by_environment(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
@@ -70,4 +73,4 @@ PROFILER = Profiler(
 )
 
 # A script that runs under torchrun may do without torch, so no package is asked for.
-PYTORCH = Framework("PyTorch", (), environment, family=FAMILY, meeting=MEETING, profiler=PROFILER)
+PYTORCH = Framework("PyTorch", (), environment, family=FAMILY, meeting=MEETING, hooks=HOOKS, profiler=PROFILER)

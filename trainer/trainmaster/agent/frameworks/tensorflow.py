@@ -35,6 +35,14 @@ def peers(facts: Facts, addresses: Sequence[str]) -> dict[str, str]:
     return {CONFIG: json.dumps({"cluster": {facts.role: list(addresses)}, "task": task})}
 
 
+def defaults(facts: Facts) -> dict[str, str]:
+    """Return what TPUClusterResolver() reads if it gets no argument: the TPU is that of this pod, not one in a network.
+
+    Source: tensorflow/python/tpu/client/client.py and distribute/cluster_resolver/tpu/tpu_cluster_resolver.py.
+    """
+    return {"TPU_NAME": "local"} if facts.has_accelerator else {}
+
+
 class _Steps:
     """Counts the steps of one process, in each of the three ways in which a script can train."""
 
@@ -213,6 +221,7 @@ PROFILER = Profiler("tensorflow", _start_profiler, _stop_profiler, _name_step, {
 TENSORFLOW = Framework(
     "TensorFlow",
     ("tensorflow",),
+    defaults=defaults,
     peers=peers,
     addresses=True,
     hooks={_STRATEGY: _watch_strategy, **STEPS},

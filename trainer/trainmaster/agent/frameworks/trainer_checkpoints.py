@@ -25,6 +25,7 @@ from trainmaster.contract.wire import environment
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _GENERATORS = re.compile(r"rng_state_(\d+)\.pth")
 _STATE = "trainer_state.json"
+_UNFINISHED = "checkpoint-is-incomplete.txt"  # lies there while Trainer saves because of a SIGTERM
 _ZIPPED = (".pt", ".pth", ".bin")  # what torch.save writes
 _LONGEST_HEADER = 100 << 20  # bytes, as the safetensors library has it
 
@@ -57,7 +58,7 @@ def is_whole(checkpoint: Path) -> bool:
     try:
         files = [path for path in checkpoint.rglob("*") if path.is_file()]
         names = {path.name for path in files}
-        if _STATE not in names or any(not _is_file_whole(path) for path in files):
+        if _STATE not in names or _UNFINISHED in names or any(not _is_file_whole(path) for path in files):
             return False
         return all(_has_metadata(path) for path in files if path.suffix == ".distcp")
     except OSError:
@@ -71,12 +72,15 @@ def has_generators(checkpoint: Path, ranks: int) -> bool:
     return ranks == 1 or not written or written >= set(range(ranks))
 
 
-def choose(given: Any, output: Path, own: Mapping[int, Path], common: Collection[int]) -> Choice:
+def choose(given: Any, output: Path, own: Mapping[int, Path], common: Collection[int], hindrance: str = "") -> Choice:
     """Return from which checkpoint a Trainer goes on.
 
     given: what the script has asked for: None or False, True for the newest one, or a path. own: the checkpoints that
-    this job has made, by step. common: the steps of `output` that are whole for all ranks.
+    this job has made, by step. common: the steps of `output` that are whole for all ranks. hindrance: why
+    nothing that this job has saved can be taken, "" if it can.
     """
+    if given is None and hindrance:
+        return Choice(given, f"Trainer begins again, since {hindrance}")
     if given is False or (given is None and not own):
         return Choice(given)
     if isinstance(given, str | os.PathLike):
@@ -102,11 +106,19 @@ def of_trainer(trainer: Any, given: Any) -> Any:
     output, ranks = Path(trainer.args.output_dir), int(trainer.args.world_size)
     began_ns = _began_ns(output, writes=trainer.args.local_process_index == 0)
     own = steps_of(output, began_ns) if began_ns else {}
-    own = {step: own[step] for step in _common(set(own), ranks)}
+    seen = _of_all_ranks(set(own), ranks)
+    own = {step: own[step] for step in set.intersection(*seen)}
+    hindrance = ""
+    if own and getattr(trainer.args, "save_only_model", False):
+        # It would go on with a new optimizer and the first learning rate: another training than an undisturbed one.
+        hindrance = "its checkpoints have no optimizer (save_only_model)"
+    elif not own and any(seen):
+        hindrance = f"some ranks do not see its checkpoints in {output}, which must be on a volume of all pods"
     whole = {step for step, path in steps_of(output).items() if is_whole(path)}
     complete = {step for step in whole if has_generators(output / f"checkpoint-{step}", ranks)}
     # With another number of ranks than before, no checkpoint has the generators of all.
-    found = choose(given, output, own, _common(complete, ranks) or _common(whole, ranks))
+    common = _common(complete, ranks) or _common(whole, ranks)
+    found = choose(given, output, own, common, hindrance)
     if found.words and trainer.args.process_index == 0:
         print(f"trainmaster: {found.words}", file=sys.stderr, flush=True)
     return found.resume
@@ -135,12 +147,17 @@ def _began_ns(output: Path, writes: bool) -> int:
 
 def _common(steps: set[int], ranks: int) -> set[int]:
     """Return the steps that all ranks have found: not all of them need to see the same files."""
+    return set.intersection(*_of_all_ranks(steps, ranks))
+
+
+def _of_all_ranks(steps: set[int], ranks: int) -> list[set[int]]:
+    """Return the steps that each rank has found."""
     distributed = sys.modules.get("torch.distributed")
     if ranks == 1 or distributed is None or not distributed.is_initialized():
-        return steps
+        return [steps]
     found: list[Any] = [None] * ranks
     distributed.all_gather_object(found, sorted(steps))
-    return set.intersection(*map(set, found))
+    return [set(each) for each in found]
 
 
 def _is_file_whole(path: Path) -> bool:

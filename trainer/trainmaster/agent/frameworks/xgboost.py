@@ -1,11 +1,12 @@
 """XGBoost: its collective, over which `xgboost.train` sums histograms of all ranks.
 
-Ranks find each other through a tracker. Rank 0 opens it in its own process when it imports xgboost, and a script joins
-by `with xgboost.collective.CommunicatorContext():` without arguments.
+Ranks find each other through a tracker, and take leave of it. Rank 0 opens it in its own process, and a script joins by
+`with xgboost.collective.CommunicatorContext():` without arguments.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -15,6 +16,9 @@ from typing import Any
 from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch, from_numbers
 
 URI, PORT = "DMLC_TRACKER_URI", "DMLC_TRACKER_PORT"
+LEAVES_S = 300
+"""Longest time in seconds for which rank 0 waits until the other ranks have left, too."""
+
 _trackers: list[Any] = []  # a tracker ends with its last reference
 
 
@@ -41,7 +45,15 @@ def _join_by_default(module: Any, watch: Watch) -> None:
         original(**given)
         watch.met()
 
-    module.init = init
+    finish = module.finalize
+
+    @functools.wraps(finish)
+    def finalize() -> None:
+        finish()
+        while _trackers:
+            _close_tracker(_trackers.pop())
+
+    module.init, module.finalize = init, finalize
 
 
 def _open_tracker(host: str, port: int, ranks: int) -> Any:
@@ -49,6 +61,13 @@ def _open_tracker(host: str, port: int, ranks: int) -> Any:
     tracker = module.RabitTracker(n_workers=ranks, host_ip=host, port=port, sortby="task")
     tracker.start()
     return tracker
+
+
+def _close_tracker(tracker: Any) -> None:
+    """Wait until each rank has left: one that finds no tracker fails, for example because it has saved its model for
+    longer than rank 0, whose process would end."""
+    with contextlib.suppress(ValueError):  # a rank has ended without leaving
+        tracker.wait_for(timeout=LEAVES_S)
 
 
 def _count_rounds(module: Any, watch: Watch) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.agent.shell.known_imports import KnownImports
+from trainmaster.agent.shell.launching.import_environment import ImportEnvironment
 from trainmaster.agent.zygote import packets
 from trainmaster.agent.zygote.variables_that_must_match import load_environment
 from trainmaster.host.own_package import code_of_call
@@ -130,7 +131,7 @@ class Zygotes:
     def learned(self) -> Link | None:
         return self._links.get("learned")
 
-    def learn(self, known: KnownImports, env: dict[str, str], *, hurry: bool = False) -> None:
+    def learn(self, known: KnownImports, env: ImportEnvironment, *, hurry: bool = False) -> None:
         """Let a zygote import what ranks have imported, as soon as there is one. `env` is the environment of ranks.
         `hurry`: a rank waits for it."""
         body = {
@@ -138,7 +139,8 @@ class Zygotes:
             "key": self._key,
             "imports": known.imports,
             "variables": known.variables,
-            "env": env,
+            "env": env.variables,
+            "own": env.own,
             "barred": known.barred,
             "hurry": hurry,
         }

@@ -18,7 +18,7 @@ import time
 import traceback
 from typing import Any
 
-from trainmaster.agent.zygote import preload
+from trainmaster.agent.zygote import modules_that_read_the_rank, preload
 from trainmaster.agent.zygote.fork_server import MARK, Birth
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
@@ -105,6 +105,7 @@ def _refresh(env: Any) -> None:
             torch.default_generator.seed()
     sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
     _forget_zygotes_places()
+    modules_that_read_the_rank.read_again(sys.modules)
     # A rank that is killed loses what its buffers hold; its last line is worth more than the speed of a print.
     for stream, fd in (("stdout", 1), ("stderr", 2)):
         setattr(sys, stream, open(fd, "w", 1, "utf-8", "backslashreplace", closefd=False))  # noqa: SIM115

@@ -1,8 +1,9 @@
 """What zygotes import in advance: the pristine one a list for all jobs, a candidate what the ranks of a job needed.
 
 A candidate is used only if it can still be forked safely. This is the case if no import opened a socket, a device or a
-further thread, and a trial fork that runs an OpenMP and a BLAS region ends in time (a thread pool that was used hangs
-after a fork). The candidate checks after each module, nested ones too, so that the module that did the harm is known.
+further thread, if no module has read a variable that belongs to one rank or one round, and if a trial fork that runs an
+OpenMP and a BLAS region ends in time (a thread pool that was used hangs after a fork). The candidate checks after each
+module, nested ones too, so that the module that did the harm is known.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from typing import Any, NoReturn
 
+from trainmaster.agent.zygote import modules_that_read_the_rank
 from trainmaster.agent.zygote.import_plan import packages
 from trainmaster.host import hugepages, processes
 from trainmaster.rank import import_log
@@ -133,20 +135,28 @@ def freeze(hurried: Callable[[], bool] = lambda: False) -> None:
         _on_huge_pages = not hurried()
 
 
-def learn(names: Sequence[str], barred: Collection[str], diary: int, refuse: Callable[[Refusal], NoReturn]) -> Outcome:
+def learn(
+    names: Sequence[str],
+    barred: Collection[str],
+    own: Collection[str],
+    diary: int,
+    refuse: Callable[[Refusal], NoReturn],
+) -> Outcome:
     """Import `names` in this candidate and judge it.
 
-    diary: a descriptor that holds the module being loaded. barred: modules whose import would do harm. refuse: is
-    called, instead of a return, as soon as an import did harm or is about to import a barred module.
+    diary: a descriptor that holds the module being loaded. barred: modules whose import would do harm. own: variables
+    that each rank has its own value of. refuse: is called, instead of a return, as soon as an import did harm or is
+    about to import a barred module.
     """
     outcome = Outcome()
-    guard = _Guard(frozenset(barred), diary, refuse)
+    guard = _Guard(frozenset(barred), frozenset(own), diary, refuse)
     end = import_log.watch(guard)
-    for name in names:
-        if name not in sys.modules:
-            outcome.failed.update(preload([name]))
-            outcome.imported += name not in outcome.failed
-            guard.look([name], devices=True)
+    with _reads(guard.read):
+        for name in names:
+            if name not in sys.modules:
+                outcome.failed.update(preload([name]))
+                outcome.imported += name not in outcome.failed
+                guard.look([name], devices=True)
     end()
     if outcome.imported:  # else all memory is the parent's, which has done that
         freeze()
@@ -156,11 +166,31 @@ def learn(names: Sequence[str], barred: Collection[str], diary: int, refuse: Cal
     return outcome
 
 
-class _Guard:
-    """Checks after each module that was loaded whether its import did harm."""
+@contextlib.contextmanager
+def _reads(read: Callable[[str], None]) -> Iterator[None]:
+    """Call `read` with the name of each variable that is looked up in os.environ, whether it is there or not."""
+    kind: Any = type(os.environ)
+    look_up = kind.__getitem__
 
-    def __init__(self, barred: frozenset[str], diary: int, refuse: Callable[[Refusal], NoReturn]) -> None:
+    def __getitem__(environ: Any, name: str) -> Any:
+        read(name)
+        return look_up(environ, name)
+
+    kind.__getitem__ = __getitem__
+    try:
+        yield
+    finally:
+        kind.__getitem__ = look_up
+
+
+class _Guard:
+    """Checks after each module that was loaded whether its import did harm, and which variables it reads."""
+
+    def __init__(
+        self, barred: frozenset[str], own: frozenset[str], diary: int, refuse: Callable[[Refusal], NoReturn]
+    ) -> None:
         self._barred = barred
+        self._own = own
         self._diary = diary
         self._refuse = refuse
         self._stack: list[str] = []
@@ -176,8 +206,22 @@ class _Guard:
 
     def ended(self, spec: ModuleSpec, *, failed: bool) -> None:
         self.look(self._stack[::-1], devices=(spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES)))
+        if spec.name in modules_that_read_the_rank.KNOWN and not failed:
+            self._try_to_read_again(spec.name)
         self._stack.pop()
         self._note(self._stack[-1] if self._stack else "")
+
+    def read(self, name: str) -> None:
+        """Refuse the candidate if a module reads a variable that each rank has its own value of."""
+        if name in self._own and self._stack and self._stack[-1] not in modules_that_read_the_rank.KNOWN:
+            self._refuse(Refusal(self._stack[::-1], f"it reads {name}, which each rank has its own value of"))
+
+    def _try_to_read_again(self, name: str) -> None:
+        try:
+            modules_that_read_the_rank.read_again({name: sys.modules[name]})
+        except Exception as error:  # noqa: BLE001  a version that is made in another way may do anything
+            reason = f"it keeps its rank in an unknown way: {type(error).__name__}: {error}"
+            self._refuse(Refusal(self._stack[::-1], reason))
 
     def look(self, stack: list[str], *, devices: bool) -> None:
         """Refuse the candidate if an import did harm. With `devices`, mapped devices are checked, too, in a

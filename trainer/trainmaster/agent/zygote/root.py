@@ -11,7 +11,8 @@ Packets to the root, in addition to those of `fork_server`:
     {"op": "hello", "key": text, "load": {...}}    load: variables that only a process started with them has
     {"op": "learn", "key": text, "imports": [[name, within], ...], "variables": {...}, "env": {...}}
         what a rank has imported, and the variables that its imports have set; see `import_plan`, `import_log`.
-        It may have "barred": [...], modules that did harm in another pod's zygote, and "hurry": true, a rank waits
+        It may have "own": [...], names of variables that differ between ranks or rounds and are not in "env",
+        "barred": [...], modules that did harm in another pod's zygote, and "hurry": true, a rank waits
     {"op": "bar", "key": text}
 Packets from the root:
     {"event": "zygote", "kind": "pristine" | "learned" | "none", "modules": n, "barred": [...]} with a connection
@@ -120,7 +121,7 @@ def _candidate(born: Birth) -> Birth:
         _raised(control, {}, {"stack": refusal.stack, "reason": refusal.reason})
         os._exit(1)
 
-    outcome = preload.learn(request["names"], request["barred"], diary, refuse)
+    outcome = preload.learn(request["names"], request["barred"], request["own"], diary, refuse)
     os.close(diary)
     signal.alarm(0)
     if outcome.refused is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,15 +15,19 @@ from trainmaster.agent.zygote.import_plan import MOST_RETRIES, Imported, blame, 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a zygote imports: the imports of ranks, their environment, and the variables that the imports set."""
+    """What a zygote imports: the imports of ranks, the variables that the imports set, and the environment of ranks.
+
+    own: names of variables that differ from rank to rank, or from round to round, and are not in `env`.
+    """
 
     imports: list[Imported]
     variables: dict[str, str | None]
     env: dict[str, str]
+    own: list[str]
 
     def more(self, other: Lesson) -> Lesson:
         """Return this lesson, followed by what only `other` has."""
-        return Lesson(join(self.imports, other.imports), {**other.variables, **self.variables}, other.env)
+        return Lesson(join(self.imports, other.imports), {**other.variables, **self.variables}, other.env, other.own)
 
 
 @dataclass(eq=False)
@@ -32,7 +36,7 @@ class Zygote:
 
     key: str
     control: Connection | None
-    lesson: Lesson = field(default_factory=lambda: Lesson([], {}, {}))
+    lesson: Lesson = field(default_factory=lambda: Lesson([], {}, {}, []))
     modules: int = 0
     ready: bool = False
     diary: int = -1
@@ -197,7 +201,8 @@ class Nursery:
         connection.key = key = body["key"]
         if key in self._closed_keys or self._pristine is None or not self._forking:
             return
-        told = Lesson([Imported(*imported) for imported in body["imports"]], body["variables"], body["env"])
+        imports = [Imported(*imported) for imported in body["imports"]]
+        told = Lesson(imports, body["variables"], body["env"], body.get("own", []))
         if body.get("barred"):
             self._barred.setdefault(key, set()).update(body["barred"])
         if body.get("hurry") and not self._pristine.ready and self._pristine.control is not None:
@@ -234,6 +239,7 @@ class Nursery:
             "barred": sorted(barred),
             "variables": lesson.variables,
             "env": lesson.env,
+            "own": lesson.own,
         }
         self._server.send(self._pristine.control, body, [theirs.detach(), os.dup(zygote.diary)])
 
@@ -269,7 +275,7 @@ class Nursery:
         if not name or zygote.tries >= MOST_RETRIES:
             self._closed_keys.add(key)
             if key not in self._learned and zygote.lesson.imports:
-                self._conceive(key, Lesson([], {}, zygote.lesson.env), tries=MOST_RETRIES)
+                self._conceive(key, replace(zygote.lesson, imports=[], variables={}), tries=MOST_RETRIES)
             return
         barred.add(name)
         self._conceive(key, zygote.lesson, tries=zygote.tries + 1)

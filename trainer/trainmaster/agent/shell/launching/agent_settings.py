@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainmaster.agent import frameworks
+from trainmaster.agent.frameworks.accelerators import has_accelerator
 from trainmaster.agent.frameworks.framework import Framework, wrong_address
 from trainmaster.agent.shell.launching import command_interpreter
+from trainmaster.agent.shell.launching.import_environment import ImportEnvironment, import_environment
 from trainmaster.agent.zygote import variables_that_must_match
 from trainmaster.contract.launch import Command, launcher_option_effects, parse
 from trainmaster.contract.launch.framework_packages import missing
@@ -166,13 +168,15 @@ class Settings:
     def executed_entry(self) -> dict[str, Any] | None:
         return self.of_framework.executed_entry or self.entry
 
-    def import_environment(self) -> dict[str, str]:
+    def import_environment(self) -> ImportEnvironment:
         """Return the environment with which a zygote may import for these ranks."""
-        return variables_that_must_match.import_environment(self.environ)
+        has_device = has_accelerator(self.environ)
+        return import_environment(self.environ, self.of_framework, has_accelerator=has_device)
 
     def key(self) -> str:
         """Return a name of the zygotes that may fork these ranks: those with the same interpreter and environment."""
-        content = [sys.executable, sys.version, sorted(self.import_environment().items())]
+        shared = self.import_environment()
+        content = [sys.executable, sys.version, sorted(shared.variables.items()), shared.own]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def load_environment(self) -> dict[str, str]:
