@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from types import FrameType
 
+from benchmarks import commands
 from benchmarks.ports import free_port
 from trainmaster.agent import frameworks
 from trainmaster.agent.frameworks.framework import Facts, numbers
@@ -75,21 +75,17 @@ class Ranks:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = read(arguments)
-    current: Ranks | None = None
-
-    def end(_: int, __: FrameType | None) -> None:
-        if current is not None:
-            current.kill()
-        raise SystemExit(128 + signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, end)
-    while True:
-        ports = [free_port() for _ in range(given.ranks + 1)]
-        current = Ranks([given.program, *given.arguments], rank_variables(given.framework, given.ranks, ports))
-        code = current.wait()
-        if code == 0:
-            return 0
-        print(f"plain_restart: a rank ended with {code}; all are started again", flush=True)
+    with commands.sigterm_exits():
+        while True:
+            ports = [free_port() for _ in range(given.ranks + 1)]
+            ranks = Ranks([given.program, *given.arguments], rank_variables(given.framework, given.ranks, ports))
+            try:
+                code = ranks.wait()
+            finally:
+                ranks.kill()
+            if code == 0:
+                return 0
+            print(f"plain_restart: a rank ended with {code}; all are started again", flush=True)
 
 
 def read(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -160,8 +160,8 @@ class LocalRun:
             self._display.tell(News("python", self._prepared.python.words))
         if names.ZYGOTE not in os.environ:
             words = (
-                "a process imports in advance what ranks will need, so that a restart need not; the first start of the "
-                "script imports all of it itself"
+                "a process imports in advance what ranks will need, so that a restart does not import it again; in the "
+                "first start, the script still imports all of it itself"
                 if self._scripted
                 else "Python imports what ranks need, once for this run"
             )

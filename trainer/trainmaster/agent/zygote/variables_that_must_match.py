@@ -21,8 +21,8 @@ _KMP = "KMP_"
 OpenMP."""
 
 
-def import_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of ranks with which a zygote may import for them."""
+def without_volatile(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of ranks that a module may care about at its import."""
     return {n: v for n, v in environ.items() if n not in _VOLATILE and not n.startswith("TRAINMASTER_")}
 
 

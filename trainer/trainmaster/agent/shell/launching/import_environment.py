@@ -33,5 +33,5 @@ def import_environment(environ: Mapping[str, str], framework: Framework, *, has_
     by_size = {name for one in defaults for name in one if defaults[0].get(name) != defaults[1].get(name)}
     numbered = {*numbers(of_two), *framework.environment(of_two), *framework.peers(of_two, ["a:1", "b:2"])}
     own = numbered | (by_size - environ.keys())
-    given = variables_that_must_match.import_environment({**defaults[1], **environ})
+    given = variables_that_must_match.without_volatile({**defaults[1], **environ})
     return ImportEnvironment({name: value for name, value in given.items() if name not in own}, sorted(own))
