@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import types
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from trainmaster.agent import frameworks
+from trainmaster.agent.frameworks import xgboost
 from trainmaster.agent.frameworks.framework import Facts, numbers
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import Cause
@@ -216,12 +218,54 @@ def test_xgboosts_collective_takes_the_tracker_of_the_round_unless_it_is_given_o
     module = load(monkeypatch, "XGBoost", "xgboost.collective", **content)
     module.init(dmlc_retry=5)
     module.init(dmlc_tracker_uri="mine", dmlc_tracker_port=1)
+    module.init(dmlc_communicator="federated")
     assert given == [
         {"dmlc_tracker_uri": "10.0.0.7", "dmlc_tracker_port": 21001, "dmlc_task_id": "000000001", "dmlc_retry": 5},
         {"dmlc_tracker_uri": "mine", "dmlc_tracker_port": 1},
+        {"dmlc_communicator": "federated"},
     ]
 
 
+class XGBoostError(ValueError):
+    """What xgboost.collective.init raises."""
+
+
+@pytest.fixture
+def no_xgboost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put as much in the place of XGBoost as a rank needs in order to join."""
+    content = {"config_context": lambda **_: contextlib.nullcontext(), "core": types.SimpleNamespace()}
+    content["core"].XGBoostError = XGBoostError
+    monkeypatch.setitem(sys.modules, "xgboost", types.SimpleNamespace(**content))
+
+
+@pytest.mark.usefixtures("no_xgboost")
+@pytest.mark.parametrize("reason", ["Failed to connect to the tracker.\n- Connection refused", "Invalid argument"])
+def test_a_rank_joins_as_soon_as_rank_0_has_opened_xgboosts_tracker(
+    monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    be_rank(monkeypatch, "XGBoost")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("DMLC_TRACKER_URI", "10.0.0.7")
+    monkeypatch.setenv("DMLC_TRACKER_PORT", "21001")
+    monkeypatch.setattr(xgboost, "TRY_AGAIN_S", 0.0)
+    tries: list[int] = []
+
+    def init(**given: Any) -> None:
+        tries.append(given["dmlc_retry"])
+        if len(tries) < 3:
+            raise XGBoostError(f"Bootstrap failed.\n- {reason}")
+
+    module = load(monkeypatch, "XGBoost", "xgboost.collective", init=init, finalize=lambda: None)
+    if "tracker" in reason:
+        module.init()
+        assert tries == [1, 1, 1], "XGBoost's own second and third try come after 2 and 6 seconds"
+    else:
+        with pytest.raises(XGBoostError, match="Invalid argument"):
+            module.init()
+        assert tries == [1]
+
+
+@pytest.mark.usefixtures("no_xgboost")
 @pytest.mark.parametrize("all_leave", [True, False])
 def test_rank_0_keeps_xgboosts_tracker_open_until_the_others_have_left(
     monkeypatch: pytest.MonkeyPatch, all_leave: bool

@@ -54,6 +54,11 @@ class Durations:
         """How many tests were measured, the unlisted ones included."""
         return len(self.tests) + sum(rest.tests for rest in self.rest.values())
 
+    def without(self, is_left_out: Callable[[str], bool]) -> Durations:
+        """Return the record without the listed tests of which the function says so, by their ids."""
+        left = {test: spent for test, spent in self.tests.items() if not is_left_out(test)}
+        return Durations(left, self.rest, self.fixtures)
+
 
 def summarise(tests: Mapping[str, float], fixtures: Mapping[str, float]) -> Durations:
     """Return the record of what was measured, in seconds: rounded, and without what is too short to be listed."""

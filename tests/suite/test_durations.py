@@ -31,6 +31,11 @@ def test_short_tests_are_one_number_for_their_file() -> None:
     assert record.count == 3
 
 
+def test_tests_that_are_left_out_take_no_time() -> None:
+    record = Durations({"tests/a.py::test_1": 1.0, "tests/a.py::test_2": 2.0}, {"tests/a.py": Rest(2, 0.04)})
+    assert record.without(lambda test: test.endswith("2")) == Durations({"tests/a.py::test_1": 1.0}, record.rest)
+
+
 def test_the_parts_of_a_run_are_added() -> None:
     first = Durations({"tests/a.py::test_1": 1.0}, {"tests/a.py": Rest(2, 0.04)}, {"tests/trainer::ranks": 4.0})
     second = Durations({"tests/a.py::test_2": 2.0}, {"tests/a.py": Rest(1, 0.03)}, {"tests/trainer::ranks": 3.0})

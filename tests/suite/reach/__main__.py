@@ -11,15 +11,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.suite.durations import COMMITTED, BadDurations, load
+from tests.suite.listing import matcher
+from tests.suite.listing import parse as parse_list
 from tests.suite.reach import recordfile, report
 from tests.suite.reach.checkout import Checkout, GitError
 from tests.suite.reach.choice import Choice, Sight, choose, without_farthest
+from tests.suite.reach.collection import DAILY
 from tests.suite.reach.recordfile import BadRecord
 from tests.suite.reach.sight import gather
 from tests.suite.sources import parse
 
 PYTEST = (sys.executable, "-m", "pytest", "-p", "tests.suite.reach.selection")
 
+RELEASES = COMMITTED.with_name("releases.txt")
 NO_TESTS = 5
 """pytest's exit code if no test was left."""
 
@@ -33,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         base = checkout.resolve(options.base) if options.base else checkout.merge_base()
         sight = gather(checkout, base, options.record)
-        known = load(COMMITTED)
+        known = load(COMMITTED).without(matcher(parse_list(RELEASES.read_text())))
     except (BadRecord, BadDurations) as error:
         print(error, file=sys.stderr)
         return 2
@@ -66,7 +70,7 @@ def run(choice: Choice, words: Sequence[str]) -> int:
         said.write_text(json.dumps({"leave_out": left_out, "nearness": nearness}))
         # One word: pytest takes a path that stands alone for a place of tests, and looks for its settings near that.
         chosen = f"--reach-choice={said}"
-        command = [*PYTEST, chosen, "-n", str(report.WORKERS), "-m", "not release", *words, *files]
+        command = [*PYTEST, chosen, "-n", str(report.WORKERS), *DAILY, *words, *files]
         code = subprocess.run(command, cwd=Checkout().root, check=False).returncode
     if code == NO_TESTS:
         print("None of the tests that the change can reach is left to run here: `make test-all` runs them.")

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+DAILY = ("-m", "not release")
+"""Words for pytest: the tests of which a change chooses some. Those that guard releases are neither chosen nor
+recorded; they would take more than half of a recording."""
+
 _SHARED = ("class", "module", "package")
 """Scopes of fixtures that the tests of a file share: run by itself, a test would set them up for itself."""
 

@@ -163,10 +163,10 @@ def _told(result: Result) -> str:
 
 
 def collect(root: Path, folder: Path) -> list[Test]:
-    """Return all tests, from a run of pytest that only collects. Raises CalledProcessError."""
+    """Return the tests that a change may choose, from a run of pytest that only collects. Raises CalledProcessError."""
     target = folder / "tests.json"
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "tests.suite.reach.collection"]
-    command += ["-p", "no:cacheprovider", "--reach-collect", str(target)]
+    command += ["-p", "no:cacheprovider", "--reach-collect", str(target), *collection.DAILY]
     subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return collection.read(target)
 

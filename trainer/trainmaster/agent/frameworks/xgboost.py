@@ -10,14 +10,20 @@ import contextlib
 import functools
 import importlib
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch, from_numbers
 
 URI, PORT = "DMLC_TRACKER_URI", "DMLC_TRACKER_PORT"
+JOINS_S = 300
+"""Longest time in seconds for which a rank waits until rank 0 has opened the tracker."""
 LEAVES_S = 300
 """Longest time in seconds for which rank 0 waits until the other ranks have left, too."""
+TRY_AGAIN_S = 0.02
+NO_TRACKER = "Failed to connect to the tracker"
+"""What XGBoost's error says if nobody listens at the tracker's address."""
 
 _trackers: list[Any] = []  # a tracker ends with its last reference
 
@@ -42,7 +48,9 @@ def _join_by_default(module: Any, watch: Watch) -> None:
             # The name decides the rank: the tracker sorts by it.
             task = f"{facts.rank:09d}"
             given = {"dmlc_tracker_uri": uri, "dmlc_tracker_port": port, "dmlc_task_id": task, **given}
-        original(**given)
+            _join(original, given)
+        else:
+            original(**given)
         watch.met()
 
     finish = module.finalize
@@ -54,6 +62,29 @@ def _join_by_default(module: Any, watch: Watch) -> None:
             _close_tracker(_trackers.pop())
 
     module.init, module.finalize = init, finalize
+
+
+def _join(original: Callable[..., None], given: dict[str, Any]) -> None:
+    """Join the others, as soon as rank 0 has opened the tracker.
+
+    XGBoost sleeps for two seconds after the first refused connection and for four after the second. The second one is
+    always refused, because it uses the same socket (https://github.com/dmlc/xgboost, src/collective/socket.cc). So a
+    rank that was milliseconds earlier than rank 0 would join six seconds later.
+    """
+    if "dmlc_retry" in given:
+        original(**given)
+        return
+    xgboost: Any = importlib.import_module("xgboost")
+    ends = time.monotonic() + JOINS_S
+    while True:
+        try:
+            with xgboost.config_context(verbosity=0):  # each refused connection is a warning
+                original(**given, dmlc_retry=1)
+            return
+        except xgboost.core.XGBoostError as error:
+            if NO_TRACKER not in str(error) or time.monotonic() > ends:
+                raise
+        time.sleep(TRY_AGAIN_S)
 
 
 def _open_tracker(host: str, port: int, ranks: int) -> Any:
@@ -86,7 +117,7 @@ def _count_rounds(module: Any, watch: Watch) -> None:
 
 
 def _is_default(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
-    return "dmlc_tracker_uri" not in given
+    return "dmlc_tracker_uri" not in given and given.get("dmlc_communicator", "rabit") == "rabit"
 
 
 XGBOOST = Framework(
