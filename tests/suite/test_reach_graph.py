@@ -53,6 +53,35 @@ def page():
         "def start():\n    run([__file__])\ndef main():\n    from trainmaster import codes\n"
         "if __name__ == '__main__':\n    main()\n"
     ),
+    "tests/a/test_table.py": "from trainmaster_operator.table import module_of\nmodule_of('plan')",
+    "operator/trainmaster_operator/table.py": (
+        'def module_of(name):\n    return f"{__package__}.rooms.{name}_command"\n'
+    ),
+    "operator/trainmaster_operator/rooms/plan_command.py": "def declare():\n    from trainmaster import codes",
+    "tests/a/test_later.py": "from trainmaster.wire import altered\naltered()",
+    "trainer/trainmaster/wire/__init__.py": (
+        "if TYPE_CHECKING:\n    from trainmaster.wire.codec import altered\n"
+        "    from trainmaster.wire.other import another\n"
+        'def __getattr__(name):\n    return import_module(f"{__name__}.{MODULES[name]}")\n'
+    ),
+    "trainer/trainmaster/wire/codec.py": "def altered():\n    from trainmaster import codes",
+    "trainer/trainmaster/wire/other.py": "def another():\n    from trainmaster import heavy",
+    "tests/a/test_named.py": "from trainmaster_operator import named\nnamed.command()",
+    "operator/trainmaster_operator/named.py": (
+        "def command():\n    return code_of_call(__name__, 'main')\ndef main():\n    from trainmaster import codes\n"
+    ),
+    "tests/a/test_logger.py": "from trainmaster_operator import logged\nlogged.light()",
+    "operator/trainmaster_operator/logged.py": (
+        "LOG = getLogger(__name__)\ndef light():\n    LOG.info('light')\n"
+        "def main():\n    from trainmaster import heavy\n"
+    ),
+    "tests/a/test_injected.py": 'INJECTED = Path(__file__).parent / "injected"',
+    "tests/a/injected/sitecustomize.py": "from trainmaster import codes",
+    "tests/a/test_package.py": 'PACKAGE = Path(__file__).parent / "package"',
+    "tests/a/package/__init__.py": "",
+    "tests/a/package/found.py": "from trainmaster import codes",
+    "tests/a/test_started.py": "from trainmaster_operator import started\nrun([started.__file__])",
+    "operator/trainmaster_operator/started.py": "def main():\n    from trainmaster import codes",
     "tests/a/test_prefix.py": 'def load(name):\n    return import_module(f"trainmaster.agent.{name}")',
     "tests/a/test_fixture.py": "def test_it(started):\n    pass",
     "tests/a/test_version.py": "import trainmaster\nfrom trainmaster import __version__\nprint(trainmaster.__file__)",
@@ -111,6 +140,13 @@ def graph() -> Graph:
         ("both", ["trainmaster/codes", "both/codes"], ["heavy"]),
         ("around", ["around"], ["heavy"]),
         ("prefix", ["rank", "agent/__main__"], ["heavy"]),
+        ("table", ["rooms/plan_command", "codes"], ["heavy"]),
+        ("later", ["wire/codec", "codes"], ["wire/other", "heavy"]),
+        ("named", ["codes"], ["heavy"]),
+        ("logger", ["logged"], ["heavy"]),
+        ("injected", ["sitecustomize", "codes"], ["heavy"]),
+        ("package", [], ["found", "codes"]),
+        ("started", ["started", "codes"], ["heavy"]),
         ("fixture", ["tests/zygote", "steps", "heavy", "start", "rank"], ["page"]),
         ("version", ["trainmaster/__init__"], ["heavy"]),
         ("label", [], ["heavy"]),

@@ -1,7 +1,8 @@
 """What one Python file says that it uses: names that it imports, modules that strings name, and files that it names.
 
 Nothing is executed. Each definition at the top of a file is read by itself, because who uses one function of a module
-need not use the others. Imports under `if TYPE_CHECKING:` are left out, because they never happen.
+need not use the others. Imports under `if TYPE_CHECKING:` never happen; they only tell what a package's `__getattr__`
+gives.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-SCHEME = 5
+SCHEME = 6
 """Raise it when the meaning of facts changes: kept facts of another scheme are not read."""
 
 PACKAGES = (
@@ -32,6 +33,7 @@ SOURCE = ".py"
 _OURS = "(?:" + "|".join(PACKAGES) + ")"
 _DOTTED = re.compile(rf"(?<![\w./]){_OURS}(?:\.\w+)+")
 _IMPORTED = re.compile(rf"(?:^|[;\n])[ \t]*(?:from|import)[ \t]+({_OURS}\b[\w.]*)(?:[ \t]+import[ \t]+([\w, \t]+))?")
+_OWN_PREFIX = re.compile(r"\{__(?:name|package)__\}((?:\.\w+)*)\.\{")
 _PREFIX = re.compile(rf"(?<![\w./])({_OURS}(?:\.\w+)*)(?:\.|[ \t]+import[ \t]+)$")
 _FILE = re.compile(r"[\w\-.*/]*[\w\-*]\.\w+|[\w\-.]+(?:/[\w\-.*]+)+/?|\.?/[\w\-./*]+|[A-Z][A-Za-z]*file|LICENSE")
 _PART = re.compile(r"[\w\-.*]+")
@@ -39,6 +41,9 @@ _JOINS = {"Path", "PurePath", "joinpath", "join", "with_name", "glob", "rglob", 
 _PLAIN_DECORATORS = {"dataclass", "cache", "lru_cache", "contextmanager", "asynccontextmanager", "total_ordering"}
 _PATHS = {"Path", "abspath", "dirname", "realpath"}
 _IMPORTERS = {"import_module", "__import__", "importorskip"}
+
+OWN = "."
+"""The beginning of a prefix that is relative to the package of the file."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ class Facts:
     at_import: list[Import] = field(default_factory=list)
     in_functions: list[Import] = field(default_factory=list)
     named: list[str] = field(default_factory=list)  # modules that strings name, perhaps with an attribute behind
-    prefixes: list[str] = field(default_factory=list)  # packages of which an f-string names some module
+    for_types: list[Import] = field(default_factory=list)
+    prefixes: list[str] = field(default_factory=list)  # packages of which an f-string names some module; see OWN
     files: list[tuple[int, str]] = field(default_factory=list)  # line, path or end of a path, perhaps with `*`
     requests: list[str] = field(default_factory=list)  # parameters of functions, and strings that may name a fixture
     loaded: list[str] = field(default_factory=list)  # names whose value is used, `name.attribute` if only that is
@@ -158,6 +164,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_If(self, node: ast.If) -> None:
         if ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            self.facts.for_types += _read(node.body).imports
             for statement in node.orelse:
                 self.visit(statement)
             return
@@ -229,6 +236,8 @@ class _Reader(ast.NodeVisitor):
         for part in node.values:
             if isinstance(part, ast.Constant) and (found := _PREFIX.search(str(part.value))):
                 self.facts.prefixes.append(found[1])
+        if found := _OWN_PREFIX.match(ast.unparse(node)[2:]):
+            self.facts.prefixes.append(f"{OWN}{found[1]}")
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
@@ -249,7 +258,9 @@ class _Reader(ast.NodeVisitor):
             self._add(Import(str(node.args[0].value), bound=("*",)))
         self.visit(node.func)
         for argument in [*node.args, *node.keywords]:
-            if called not in _PATHS or getattr(argument, "id", "") != "__file__":  # only what lies around it is meant
+            name = getattr(argument, "id", "")
+            # Of a path, only what lies around it is meant, and the name of a logger leads to nothing.
+            if (called not in _PATHS or name != "__file__") and (called != "getLogger" or name != "__name__"):
                 self.visit(argument)
 
     def _read_string(self, text: str, line: int) -> None:

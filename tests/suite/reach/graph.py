@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import takewhile
 from pathlib import PurePosixPath
 
-from tests.suite.reach.facts import SOURCE, Facts, Import
+from tests.suite.reach.facts import OWN, SOURCE, Facts, Import
 
 CONFTEST = "conftest.py"
 
@@ -26,6 +26,7 @@ ROOTS = ("operator/", "trainer/", "")
 LEVEL, ALL = "", "*"
 """Instead of the name of a definition: what an import of the file executes; everything in the file."""
 
+_PACKAGE = "__init__.py"
 _PRODUCT = ("operator/", "trainer/")
 
 Node = tuple[str, str]  # path, name of a definition
@@ -156,18 +157,21 @@ class Graph:
         for named in facts.named:
             yield from self._module_or_attribute(named)
         for prefix in facts.prefixes:
-            yield from ((file, ALL) for module, file in self.modules.items() if module.startswith(f"{prefix}."))
+            package = f"{self._package(path)}{prefix.removeprefix(OWN)}" if prefix.startswith(OWN) else prefix
+            yield from ((file, ALL) for module, file in self.modules.items() if module.startswith(f"{package}."))
         for _, name in facts.files:
             if name.endswith(SOURCE) and "*" not in name and not is_test_file(name):  # pytest alone runs tests
                 yield from ((file, ALL) for file in self._scripts(name, path) if file != path)
+            # Of a folder that is no package and lies beside the file, modules are found once it is on the path.
+            yield from ((file, ALL) for file in self._by_folder.get(_beside(path, name), ()))
 
     def _resolve(self, path: str, used: str, seen: frozenset[tuple[str, str]] = frozenset()) -> Iterator[Node]:
         """What `name`, or `name.attribute`, means in a file. A name of Python itself means nothing here."""
         facts, (name, _, attribute) = self.facts[path], used.partition(".")
         if (path, used) in seen:
             return
-        # A file that knows its own path may start itself as a program.
-        if name in ("globals", "__file__") or name in facts.others:
+        # A file that tells others its own path or name may be started as a program.
+        if name in ("globals", "__file__", "__name__") or name in facts.others:
             yield path, ALL
         if name in facts.definitions and name:
             yield path, name
@@ -209,17 +213,30 @@ class Graph:
             return
         if not attribute or (attribute not in self.facts[file].definitions and not _is_dunder(attribute)):
             found = [*self._resolve(file, attribute, seen)] if attribute else []
+            for imported in self._given_later(file, attribute):
+                found += [(file, LEVEL), *self._meant(file, imported, attribute, "", seen)]
             yield from found or [(file, ALL)]  # of a name that isn't there a function of the module may know
         elif not _is_dunder(attribute):
             yield file, attribute
+        elif attribute == "__file__" and PurePosixPath(file).name != _PACKAGE:
+            yield file, ALL  # it may be started as a program
 
     def _absolute(self, path: str, imported: Import) -> str:
         if not imported.level:
             return imported.module
-        package = PurePosixPath(path).parents[imported.level - 1]
-        above = next((m for m, file in self.modules.items() if file == f"{package}/__init__.py"), None)
-        above = above or str(package).replace("/", ".")
+        above = self._package(path, imported.level)
         return f"{above}.{imported.module}" if imported.module else above
+
+    def _package(self, path: str, level: int = 1) -> str:
+        """The name of the package in which a file lies, or of one above."""
+        folder = PurePosixPath(path).parents[level - 1]
+        known = (module for module, file in self.modules.items() if file == f"{folder}/{_PACKAGE}")
+        return next(known, str(folder).replace("/", "."))
+
+    def _given_later(self, file: str, name: str) -> list[Import]:
+        """The imports by which a package's `__getattr__` gives a name; its imports for type checkers tell them."""
+        facts = self.facts[file]
+        return [i for i in facts.for_types if name in i.bound] if "__getattr__" in facts.definitions else []
 
     def _imported(self, path: str, imported: Import) -> Iterator[Node]:
         """The modules of which an import executes the level."""
@@ -228,6 +245,9 @@ class Graph:
         for name in imported.names:
             if f"{module}.{name}" in self.modules:
                 yield from self._module(path, f"{module}.{name}", LEVEL)
+            elif (file := self._file(path, module)) is not None:
+                for later in self._given_later(file, name):
+                    yield from self._imported(file, later)
 
     def _module(self, path: str, module: str, name: str) -> Iterator[Node]:
         """A node of the module, and the levels of the packages that are imported on the way to it."""
@@ -272,6 +292,16 @@ class Graph:
         return {*facts.requests, *facts.loaded, *facts.definitions}
 
     @cached_property
+    def _by_folder(self) -> dict[str, list[str]]:
+        """The modules of each folder that is no package."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for file in self.facts:
+            folder = str(PurePosixPath(file).parent)
+            if f"{folder}/{_PACKAGE}" not in self.facts and not is_test_file(file):
+                found[folder].append(file)
+        return dict(found)
+
+    @cached_property
     def _by_name(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = defaultdict(list)
         for file in self.facts:
@@ -282,6 +312,10 @@ class Graph:
 def is_test_file(path: str) -> bool:
     """Return True for a file from which pytest collects tests."""
     return PurePosixPath(path).match("test_*.py")
+
+
+def _beside(path: str, name: str) -> str:
+    return str(PurePosixPath(path).parent / name)
 
 
 def _fixtures_of(path: str, facts: Facts) -> list[str]:

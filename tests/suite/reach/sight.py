@@ -79,6 +79,7 @@ def _facts(raw: Mapping[str, Any]) -> Facts:
         at_import=[_import(one) for one in raw["at_import"]],
         in_functions=[_import(one) for one in raw["in_functions"]],
         named=raw["named"],
+        for_types=[_import(one) for one in raw["for_types"]],
         prefixes=raw["prefixes"],
         files=[(line, path) for line, path in raw["files"]],
         requests=raw["requests"],
