@@ -19,6 +19,7 @@ from tests.suite.reach.choice import (
     UNSURE,
     Choice,
     Sight,
+    _is_neighbour,
     choose,
     without_farthest,
 )
@@ -268,6 +269,13 @@ def test_tests_of_the_same_name_are_nearest_and_special_ones_near() -> None:
     assert choice.units[TEST_RULES].nearness == NAMESAKE
     assert choice.units[ONE].nearness == SPECIAL
     assert choose(sight(edit(LATE, "1", "2"), record=Record())).units[TEST_OTHER].nearness == FAR
+
+
+@pytest.mark.parametrize(
+    ("unit", "is_near"), [("tests/control/test_fleet.py::test_it", True), ("tests/planning/test_hang.py", False)]
+)
+def test_tests_are_near_what_their_folder_is_about(unit: str, is_near: bool) -> None:
+    assert _is_neighbour("operator/trainmaster_operator/control/agent_state.py", unit) == is_near
 
 
 def test_files_that_say_in_which_order_tests_run_reach_only_the_tests_of_the_suite() -> None:

@@ -34,9 +34,10 @@ RECORD, OLD, GRAPH = "record", "older record", "import graph"
 NAME, ITSELF, UNSURE = "name", "itself", "not sure"
 """Sources of knowledge. An older record: a unit that is not trusted imported the file when it was recorded."""
 
-NAMESAKE, SPECIAL, NEAR, FAR, FARTHEST = range(5)
-"""How near a unit is to the change: a test of the same name; one of few that reach a block; one that reaches it; one
-that may, as far as is known; one whose record connects it with nothing of the change, but is too old.
+NAMESAKE, SPECIAL, NEIGHBOUR, NEAR, FAR, FARTHEST = range(6)
+"""How near a unit is to the change: a test of the same name; one of few that reach a block; one that reaches it and
+lies in the folder of its subject; any other that reaches it; one that may, as far as is known; one whose record
+connects it with nothing of the change, but is too old.
 """
 
 FEW = 5
@@ -149,7 +150,9 @@ class _Chooser:
             return NAMESAKE
         if source == GRAPH:
             return FARTHEST if unit in self.sight.record.units else FAR
-        return FAR if source == OLD or (source == NAME and row.path.endswith(SOURCE)) else NEAR
+        if source == OLD or (source == NAME and row.path.endswith(SOURCE)):
+            return FAR
+        return NEIGHBOUR if _is_neighbour(row.path, unit) else NEAR
 
     def _row(self, path: str) -> Row:
         """Ask the sources about one changed file."""
@@ -320,6 +323,11 @@ class _Chooser:
 
     def _all(self) -> list[str]:
         return [unit for units in self.units.values() for unit in units]
+
+
+def _is_neighbour(path: str, unit: str) -> bool:
+    """Tell whether tests of a folder are about a path, as those in tests/control are about control/agent_state.py."""
+    return PurePosixPath(unit).parent.name in PurePosixPath(path).parts[:-1]
 
 
 def _is_namesake(path: str, test_file: str) -> bool:
