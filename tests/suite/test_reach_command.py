@@ -113,6 +113,17 @@ def test_what_is_chosen_is_run_and_the_exit_code_is_the_one_of_pytest(
     ]
 
 
+@pytest.mark.parametrize(("plan", "ended"), [("return 2", "1 of the 2"), ("return 1 + 0", "None of the 2")])
+def test_it_is_told_when_the_nearest_tests_are_done(
+    change: Callable[[str, str], None], capfd: pytest.CaptureFixture[str], plan: str, ended: str
+) -> None:
+    change(PLAN, f"def plan():\n    {plan}\n")
+    command.main(["--", "-n", "0", "-p", "no:cacheprovider"])
+    (line,) = (line for line in capfd.readouterr().out.splitlines() if "nearest to the change" in line)
+    assert line.startswith(f"{ended} tests nearest to the change failed, after ")
+    assert line.endswith(" s; 1 others follow.")
+
+
 def test_a_change_that_reaches_all_tests_runs_them_by_the_settings_of_the_repository(
     checkout: Checkout, change: Callable[[str, str], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,7 +137,7 @@ def test_a_change_that_reaches_all_tests_runs_them_by_the_settings_of_the_reposi
 def test_tests_that_cannot_be_reached_are_deselected(checkout: Checkout, tmp_path: Path) -> None:
     said = tmp_path / "choice.json"
     left_out = "tests/test_plan.py::test_of_something_else"
-    said.write_text(json.dumps({"leave_out": [left_out], "nearness": {"tests/test_a_use.py": 0}}))
+    said.write_text(json.dumps({"leave_out": [left_out], "nearness": {"tests/test_a_use.py": 0}, "about": 0}))
     words = [*command.PYTEST, "-q", "-p", "no:cacheprovider", "--reach-choice", str(said), "tests/test_plan.py"]
     done = subprocess.run(words, cwd=checkout.root, capture_output=True, text=True, check=False)
     assert "1 passed, 1 deselected" in done.stdout

@@ -15,7 +15,7 @@ from tests.suite.listing import matcher
 from tests.suite.listing import parse as parse_list
 from tests.suite.reach import recordfile, report
 from tests.suite.reach.checkout import Checkout, GitError
-from tests.suite.reach.choice import Choice, Sight, choose, without_farthest
+from tests.suite.reach.choice import NEIGHBOUR, Choice, Sight, choose, without_farthest
 from tests.suite.reach.collection import DAILY
 from tests.suite.reach.recordfile import BadRecord
 from tests.suite.reach.sight import gather
@@ -67,7 +67,7 @@ def run(choice: Choice, words: Sequence[str]) -> int:
     files = [] if len(choice.files) == len(choice.all_units) else choice.files  # all: pytest finds them itself
     with TemporaryDirectory(prefix="reach-") as folder:
         said = Path(folder, "choice.json")
-        said.write_text(json.dumps({"leave_out": left_out, "nearness": nearness}))
+        said.write_text(json.dumps({"leave_out": left_out, "nearness": nearness, "about": NEIGHBOUR}))
         # One word: pytest takes a path that stands alone for a place of tests, and looks for its settings near that.
         chosen = f"--reach-choice={said}"
         command = [*PYTEST, chosen, "-n", str(report.WORKERS), *DAILY, *words, *files]

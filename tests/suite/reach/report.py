@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.suite.durations import Durations
 from tests.suite.kinds import file_of
-from tests.suite.reach.choice import FARTHEST, Choice, Hit, Row
+from tests.suite.reach.choice import FARTHEST, NEIGHBOUR, Choice, Hit, Row
 
 WORKERS = 2
 START_S = 8.0
@@ -89,9 +89,12 @@ def render(choice: Choice, counts: Counts, base: str) -> str:
             "There is no record of what tests execute: the import graph decides alone. `make reach` makes one."
         )
     if choice.units:
+        near = [unit for unit, hit in choice.units.items() if hit.nearness <= NEIGHBOUR]
+        first = f"; the {counts.tests(near)} nearest come first and take about {counts.wall_s(near):.0f} s"
         lines.append(
             f"Chosen: {counts.tests(choice.units)} tests of {len(choice.files)} files, "
-            f"about {counts.wall_s(choice.units):.0f} s on {WORKERS} workers."
+            f"about {counts.wall_s(choice.units):.0f} s on {WORKERS} workers"
+            f"{first if 0 < len(near) < len(choice.units) else ''}."
         )
         lines.append(f"First: {', '.join(nearest(choice.units))}")
         far = [unit for unit, hit in choice.units.items() if hit.nearness == FARTHEST]

@@ -2,12 +2,14 @@
 
 `--reach-choice FILE` names a JSON file: `leave_out` lists the tests that can't be reached in files that can, and
 `nearness` says for each chosen unit how near it is (0 is nearest). Among equally near tests those that start processes
-come last, and the order is that of tests/suite/plugin.py.
+come last, and the order is that of tests/suite/plugin.py. A line tells when all units up to the nearness `about` are
+done: whoever waits need not wait for the others.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     if session.config.getoption("reach_choice"):
         # Registered now and not before, so that it is the outermost: it sorts after all others have sorted.
-        session.config.pluginmanager.register(_Order(_read(session.config)["nearness"]), "reach-order")
+        choice = _read(session.config)
+        session.config.pluginmanager.register(_Order(choice["nearness"]), "reach-order")
+        if not hasattr(session.config, "workerinput"):
+            session.config.pluginmanager.register(_Nearest(session.config, choice), "reach-nearest")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -60,6 +65,47 @@ class _Order:
         groups = _groups(config)
         order = sort([groups.get(item.nodeid, item.nodeid.partition("::")[0]) for item in items], places)
         items[:] = [items[position] for position in order]
+
+
+class _Nearest:
+    def __init__(self, config: pytest.Config, choice: Mapping[str, Any]) -> None:
+        self.reporter = config.pluginmanager.get_plugin("terminalreporter")
+        self.nearness, self.about = choice["nearness"], choice["about"]
+        self.began = time.monotonic()
+        self.left: set[str] = set()
+        self.count = self.others = 0
+        self.failed: set[str] = set()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._begin([item.nodeid for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: object, ids: Sequence[str]) -> None:
+        self._begin(ids)
+
+    def _begin(self, ids: Sequence[str]) -> None:
+        if not self.count:  # each worker collects the same
+            self.left = {test for test in ids if nearness_of(test, self.nearness) <= self.about}
+            self.count = len(self.left)
+            self.others = len(ids) - self.count
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.nodeid not in self.left:
+            return
+        if report.failed:
+            self.failed.add(report.nodeid)
+        if report.when == "teardown":
+            self.left.remove(report.nodeid)
+            if not self.left and self.others and self.reporter is not None:
+                self.reporter.ensure_newline()
+                self.reporter.write_line(
+                    _told(self.count, len(self.failed), self.others, time.monotonic() - self.began)
+                )
+
+
+def _told(count: int, failed: int, others: int, seconds: float) -> str:
+    ended = f"{failed} of the {count}" if failed else f"None of the {count}"
+    return f"{ended} tests nearest to the change failed, after {seconds:.0f} s; {others} others follow."
 
 
 def nearness_of(test_id: str, nearness: Mapping[str, int]) -> int:
