@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ signal.pause()
 """
 
 
+def wait_for(mark: str, is_met: Callable[[list[int]], bool]) -> None:
+    """Wait until the living processes of a world are as expected."""
+    deadline = time.monotonic() + WAIT_S
+    while not is_met(living := marked(mark)):
+        assert time.monotonic() < deadline, living
+        time.sleep(0.02)
+
+
 @pytest.mark.processes
 def test_agents_and_ranks_end_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), str(ROOT / "trainer"), str(ROOT / "operator")])
@@ -41,13 +50,7 @@ def test_agents_and_ranks_end_with_a_test_run_that_is_killed(tmp_path: Path) -> 
             assert run.stdout is not None
             mark, rank = run.stdout.readline().split()
             # While the kernel replaces a program by another, it tells no environment of the process.
-            deadline = time.monotonic() + WAIT_S
-            while int(rank) not in marked(mark):
-                assert time.monotonic() < deadline, rank
-                time.sleep(0.02)
+            wait_for(mark, lambda living: int(rank) in living)
         finally:
             run.kill()  # also when something above fails: leaving this block waits for its end
-    deadline = time.monotonic() + WAIT_S
-    while left := marked(mark):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.02)
+    wait_for(mark, lambda living: not living)

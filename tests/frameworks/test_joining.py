@@ -206,13 +206,17 @@ def test_horovods_ranks_that_would_each_train_alone_are_refused(
     assert "set spec.framework to Horovod" in words[0][1]
 
 
+def be_rank_of_xgboost(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    be_rank(monkeypatch, "XGBoost")
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("DMLC_TRACKER_URI", "10.0.0.7")
+    monkeypatch.setenv("DMLC_TRACKER_PORT", "21001")
+
+
 def test_xgboosts_collective_takes_the_tracker_of_the_round_unless_it_is_given_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    be_rank(monkeypatch, "XGBoost")
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("DMLC_TRACKER_URI", "10.0.0.7")
-    monkeypatch.setenv("DMLC_TRACKER_PORT", "21001")
+    be_rank_of_xgboost(monkeypatch, 1)
     given: list[dict[str, Any]] = []
     content = {"init": lambda **words: given.append(words), "finalize": lambda: None}
     module = load(monkeypatch, "XGBoost", "xgboost.collective", **content)
@@ -243,10 +247,7 @@ def no_xgboost(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rank_joins_as_soon_as_rank_0_has_opened_xgboosts_tracker(
     monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    be_rank(monkeypatch, "XGBoost")
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("DMLC_TRACKER_URI", "10.0.0.7")
-    monkeypatch.setenv("DMLC_TRACKER_PORT", "21001")
+    be_rank_of_xgboost(monkeypatch, 1)
     monkeypatch.setattr(xgboost, "TRY_AGAIN_S", 0.0)
     tries: list[int] = []
 
@@ -270,9 +271,7 @@ def test_a_rank_joins_as_soon_as_rank_0_has_opened_xgboosts_tracker(
 def test_rank_0_keeps_xgboosts_tracker_open_until_the_others_have_left(
     monkeypatch: pytest.MonkeyPatch, all_leave: bool
 ) -> None:
-    be_rank(monkeypatch, "XGBoost")
-    monkeypatch.setenv("DMLC_TRACKER_URI", "10.0.0.7")
-    monkeypatch.setenv("DMLC_TRACKER_PORT", "21001")
+    be_rank_of_xgboost(monkeypatch, 0)
     done: list[str] = []
 
     class RabitTracker:

@@ -113,15 +113,15 @@ def test_what_is_chosen_is_run_and_the_exit_code_is_the_one_of_pytest(
     ]
 
 
-@pytest.mark.parametrize(("plan", "ended"), [("return 2", "1 of the 2"), ("return 1 + 0", "None of the 2")])
+@pytest.mark.parametrize(("plan", "ended"), [("return 2", "1 failed"), ("return 1 + 0", "none failed")])
 def test_it_is_told_when_the_nearest_tests_are_done(
     change: Callable[[str, str], None], capfd: pytest.CaptureFixture[str], plan: str, ended: str
 ) -> None:
     change(PLAN, f"def plan():\n    {plan}\n")
     command.main(["--", "-n", "0", "-p", "no:cacheprovider"])
     (line,) = (line for line in capfd.readouterr().out.splitlines() if "nearest to the change" in line)
-    assert line.startswith(f"{ended} tests nearest to the change failed, after ")
-    assert line.endswith(" s; 1 others follow.")
+    assert line.startswith("The 2 tests nearest to the change have ended after ")
+    assert line.endswith(f" s; {ended}. Still to run: 1.")
 
 
 def test_a_change_that_reaches_all_tests_runs_them_by_the_settings_of_the_repository(

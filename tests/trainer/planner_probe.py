@@ -123,8 +123,7 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
     else:
         first = tracked(spread, optimizer, row, kept)
         spread.completed()
-        for parameter in spread.model.parameters():
-            parameter.grad = None
+        spread.model.zero_grad()
         second = tracked(spread, optimizer, row, kept)
         worst = {kind: min(first[kind], second[kind]) for kind in first}
     parameters = [*spread.model.parameters()]
@@ -147,8 +146,8 @@ def tracked(
 ) -> dict[str, int]:
     """Bytes at the worst moment of a step.
 
-    A thread of gloo may hold the buffers of a collective for a moment longer than who waits for it. So of two steps the
-    smaller number counts.
+    A thread of gloo may hold the buffers of a collective for a moment after the wait for it has ended. So the smaller
+    number of two steps is the right one.
     """
     tracker = Tracker()
     tracker.track_external(spread.model, optimizer.inner, *gathered(spread), *kept)

@@ -38,6 +38,11 @@ class Outcome:
         """Whether ranks refused their config. Who refuses first may leave the others in a collective."""
         return ExitCode.CONFIG_ERROR in self.codes and {*self.codes} <= {ExitCode.CONFIG_ERROR, ExitCode.PEER_LOST}
 
+    @property
+    def has_needless_traceback(self) -> bool:
+        """Whether a traceback was printed though no rank was left in a collective, which prints one."""
+        return "Traceback" in self.output and ExitCode.PEER_LOST not in self.codes
+
     def said(self, kind: str) -> list[dict[str, Any]]:
         return [m for messages in self.messages for m in messages if m["kind"] == kind]
 

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.suite import listing
 from tests.suite.durations import COMMITTED, BadDurations, load
-from tests.suite.listing import matcher
-from tests.suite.listing import parse as parse_list
 from tests.suite.reach import recordfile, report
 from tests.suite.reach.checkout import Checkout, GitError
 from tests.suite.reach.choice import NEIGHBOUR, Choice, Sight, choose, without_farthest
@@ -24,6 +23,7 @@ from tests.suite.sources import parse
 PYTEST = (sys.executable, "-m", "pytest", "-p", "tests.suite.reach.selection")
 
 RELEASES = COMMITTED.with_name("releases.txt")
+
 NO_TESTS = 5
 """pytest's exit code if no test was left."""
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         base = checkout.resolve(options.base) if options.base else checkout.merge_base()
         sight = gather(checkout, base, options.record)
-        known = load(COMMITTED).without(matcher(parse_list(RELEASES.read_text())))
+        known = load(COMMITTED).without(listing.matcher(listing.parse(RELEASES.read_text())))
     except (BadRecord, BadDurations) as error:
         print(error, file=sys.stderr)
         return 2

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-SCHEME = 6
+SCHEME = 7
 """Raise it when the meaning of facts changes: kept facts of another scheme are not read."""
 
 PACKAGES = (
@@ -33,7 +33,7 @@ SOURCE = ".py"
 _OURS = "(?:" + "|".join(PACKAGES) + ")"
 _DOTTED = re.compile(rf"(?<![\w./]){_OURS}(?:\.\w+)+")
 _IMPORTED = re.compile(rf"(?:^|[;\n])[ \t]*(?:from|import)[ \t]+({_OURS}\b[\w.]*)(?:[ \t]+import[ \t]+([\w, \t]+))?")
-_OWN_PREFIX = re.compile(r"\{__(?:name|package)__\}((?:\.\w+)*)\.\{")
+_OWN_PREFIX = re.compile(r"f['\"]+\{__(?:name|package)__\}((?:\.\w+)*)\.\{")
 _PREFIX = re.compile(rf"(?<![\w./])({_OURS}(?:\.\w+)*)(?:\.|[ \t]+import[ \t]+)$")
 _FILE = re.compile(r"[\w\-.*/]*[\w\-*]\.\w+|[\w\-.]+(?:/[\w\-.*]+)+/?|\.?/[\w\-./*]+|[A-Z][A-Za-z]*file|LICENSE")
 _PART = re.compile(r"[\w\-.*]+")
@@ -66,7 +66,7 @@ class Facts:
     at_import: list[Import] = field(default_factory=list)
     in_functions: list[Import] = field(default_factory=list)
     named: list[str] = field(default_factory=list)  # modules that strings name, perhaps with an attribute behind
-    for_types: list[Import] = field(default_factory=list)
+    for_types: list[Import] = field(default_factory=list)  # imports that only type checkers see
     prefixes: list[str] = field(default_factory=list)  # packages of which an f-string names some module; see OWN
     files: list[tuple[int, str]] = field(default_factory=list)  # line, path or end of a path, perhaps with `*`
     requests: list[str] = field(default_factory=list)  # parameters of functions, and strings that may name a fixture
@@ -236,7 +236,7 @@ class _Reader(ast.NodeVisitor):
         for part in node.values:
             if isinstance(part, ast.Constant) and (found := _PREFIX.search(str(part.value))):
                 self.facts.prefixes.append(found[1])
-        if found := _OWN_PREFIX.match(ast.unparse(node)[2:]):
+        if found := _OWN_PREFIX.match(ast.unparse(node)):
             self.facts.prefixes.append(f"{OWN}{found[1]}")
         self.generic_visit(node)
 

@@ -163,7 +163,7 @@ class Graph:
             if name.endswith(SOURCE) and "*" not in name and not is_test_file(name):  # pytest alone runs tests
                 yield from ((file, ALL) for file in self._scripts(name, path) if file != path)
             # Of a folder that is no package and lies beside the file, modules are found once it is on the path.
-            yield from ((file, ALL) for file in self._by_folder.get(_beside(path, name), ()))
+            yield from ((file, ALL) for file in self._by_folder.get(str(PurePosixPath(path).parent / name), ()))
 
     def _resolve(self, path: str, used: str, seen: frozenset[tuple[str, str]] = frozenset()) -> Iterator[Node]:
         """What `name`, or `name.attribute`, means in a file. A name of Python itself means nothing here."""
@@ -312,10 +312,6 @@ class Graph:
 def is_test_file(path: str) -> bool:
     """Return True for a file from which pytest collects tests."""
     return PurePosixPath(path).match("test_*.py")
-
-
-def _beside(path: str, name: str) -> str:
-    return str(PurePosixPath(path).parent / name)
 
 
 def _fixtures_of(path: str, facts: Facts) -> list[str]:

@@ -2,8 +2,8 @@
 
 `--reach-choice FILE` names a JSON file: `leave_out` lists the tests that can't be reached in files that can, and
 `nearness` says for each chosen unit how near it is (0 is nearest). Among equally near tests those that start processes
-come last, and the order is that of tests/suite/plugin.py. A line tells when all units up to the nearness `about` are
-done: whoever waits need not wait for the others.
+come last, and the order is that of tests/suite/plugin.py. When all units up to the nearness `about` have ended,
+a line says so: whoever waits need not wait for the others.
 """
 
 from __future__ import annotations
@@ -99,13 +99,10 @@ class _Nearest:
             if not self.left and self.others and self.reporter is not None:
                 self.reporter.ensure_newline()
                 self.reporter.write_line(
-                    _told(self.count, len(self.failed), self.others, time.monotonic() - self.began)
+                    f"The {self.count} tests nearest to the change have ended after "
+                    f"{time.monotonic() - self.began:.0f} s; {len(self.failed) or 'none'} failed. "
+                    f"Still to run: {self.others}."
                 )
-
-
-def _told(count: int, failed: int, others: int, seconds: float) -> str:
-    ended = f"{failed} of the {count}" if failed else f"None of the {count}"
-    return f"{ended} tests nearest to the change failed, after {seconds:.0f} s; {others} others follow."
 
 
 def nearness_of(test_id: str, nearness: Mapping[str, int]) -> int:
