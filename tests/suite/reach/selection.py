@@ -97,7 +97,7 @@ class _Nearest:
         if report.when == "teardown":
             self.left.remove(report.nodeid)
             if not self.left and self.others and self.reporter is not None:
-                self.reporter.ensure_newline()
+                self.reporter.write_line("")
                 self.reporter.write_line(
                     f"The {self.count} tests nearest to the change have ended after "
                     f"{time.monotonic() - self.began:.0f} s; {len(self.failed) or 'none'} failed. "
