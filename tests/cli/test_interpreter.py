@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from trainmaster.contract.wire import environment
+from trainmaster.host import interpreters
 from trainmaster_operator.cli.this_machine.script_interpreter import choose, of_command
 from trainmaster_operator.local.inherited_variables import base_environment
 
@@ -40,6 +42,46 @@ def test_ours_is_taken_where_path_has_none_or_one_that_fails(tmp_path: Path) -> 
     assert choose(str(tmp_path)).words.endswith("that of Trainmaster, since PATH has none")
     broken = choose(python(tmp_path / "bin", "nothing of use"[:0]))
     assert broken.path == ""
+
+
+def link_to(tmp_path: Path, name: str, program: str) -> str:
+    """A link `bin/python` to a program, in a folder that is a virtual environment if its name says so."""
+    link = tmp_path / name / "bin" / "python"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(program)
+    if "venv" in name:
+        home = Path(program).resolve().parent
+        (tmp_path / name / "pyvenv.cfg").write_text(f"home = {home}\n")
+    return str(link)
+
+
+def prefix_of(python: str) -> str:
+    """Where an interpreter finds its packages, as it says itself."""
+    words = [python, "-I", "-c", "import sys; print(sys.prefix)"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.processes
+def test_two_paths_are_one_python_where_both_find_the_same_packages(tmp_path: Path) -> None:
+    base = os.path.realpath(sys.executable)
+    venv = link_to(tmp_path, "venv", base)
+    others = [
+        link_to(tmp_path, "links", base),
+        link_to(tmp_path, "links-2", venv),
+        link_to(tmp_path, "venv-2", base),
+        venv,
+    ]
+    for one in (base, venv):
+        found = [interpreters.is_same(one, other) for other in others]
+        assert found == [prefix_of(one) == prefix_of(other) for other in others]
+        assert {*found} == {True, False}
+
+
+def test_a_link_on_path_to_ours_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", os.path.realpath(sys.executable))  # no virtual environment
+    link = link_to(tmp_path, "local", sys.executable)
+    found = choose(os.path.dirname(link))
+    assert (found.path, "PATH" in found.words) == ("", False)
 
 
 def test_ours_on_path_is_ours(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from trainmaster.contract.launch import LaunchRefused, parse
 from trainmaster.contract.launch.framework_packages import PACKAGES
 from trainmaster.contract.launch.python_options import is_python
+from trainmaster.host import interpreters
 from trainmaster_operator.api.job_spec import DistributedTrainingJob
 from trainmaster_operator.cli.refusal import Refusal
 
@@ -82,14 +83,16 @@ def choose(search: str, package: str = "torch") -> Interpreter:
         return Interpreter(
             "", f"scripts run by {_described(own, package)}, that of Trainmaster, since PATH has none", lacks
         )
-    if os.path.realpath(os.path.dirname(found)) == os.path.realpath(os.path.dirname(own)):
+    # Two names in one folder mean the same environment, whatever each of them leads to.
+    beside = os.path.realpath(os.path.dirname(found)) == os.path.realpath(os.path.dirname(own))
+    if beside or interpreters.is_same(found, own):
         return Interpreter("", f"scripts run by {_described(own, package)}", lacks)
     probed = _probe(found, package)
     if probed is None:
         reason = f"{found}, which PATH has, can't be run"
         return Interpreter("", f"scripts run by {_described(own, package)}, that of Trainmaster: {reason}", lacks)
     path, version, its_package = probed
-    if os.path.dirname(path) == os.path.dirname(own):
+    if os.path.dirname(path) == os.path.dirname(own) or interpreters.is_same(path, own):
         return Interpreter("", f"scripts run by {_described(own, package)}", lacks)
     if not its_package:
         reason = f"{path}, which PATH has, has no {package}"

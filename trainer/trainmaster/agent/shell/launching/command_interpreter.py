@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
+
+from trainmaster.host import interpreters
 
 
 def is_own(program: str, given: str = "") -> bool:
@@ -13,8 +14,8 @@ def is_own(program: str, given: str = "") -> bool:
     A bare `python` means `given`, the user's own interpreter, if there is one, and otherwise this agent's.
     """
     if is_bare(program):
-        return not given or _same(given, sys.executable)
-    return _same(shutil.which(program) or program, sys.executable)
+        return not given or interpreters.is_same(given, sys.executable)
+    return interpreters.is_same(shutil.which(program) or program, sys.executable)
 
 
 def is_bare(program: str) -> bool:
@@ -25,10 +26,3 @@ def is_bare(program: str) -> bool:
 def find(program: str, given: str = "") -> str:
     """Return the program to run for the name of a Python."""
     return (given or sys.executable) if is_bare(program) else program
-
-
-def _same(one: str, other: str) -> bool:
-    # The folder too: a virtual environment's interpreter is a link to one that has other packages.
-    return os.path.realpath(one) == os.path.realpath(other) and os.path.dirname(
-        os.path.abspath(one)
-    ) == os.path.dirname(os.path.abspath(other))
