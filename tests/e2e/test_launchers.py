@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import harness
 from tests.e2e.harness import run, script_job
 
 pytestmark = pytest.mark.processes
@@ -84,3 +85,13 @@ def test_scripts_run_by_the_python_of_path_where_it_has_torch(tmp_path: Path, mo
     assert outcome.exit_code == 0, outcome.output
     assert f"told {venv}/bin/python []" in logs(tmp_path / "out")
     assert f"scripts run by {venv}/bin/python (Python " in outcome.output
+
+
+def test_a_run_that_forks_no_rank_imports_nothing_in_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "zygote", None)
+    script = written(tmp_path / "train.py", "import os; print(open(f'/proc/{os.getppid()}/cmdline').read())")
+    job = script_job(tmp_path, ["python", script], replicas=1, recovery={"zygote": False})
+    outcome = run(job, tmp_path / "out")
+    assert outcome.exit_code == 0, outcome.output
+    assert "imports in advance" not in outcome.output
+    assert "--bare" in logs(tmp_path / "out")

@@ -346,6 +346,7 @@ def main() -> None:
     command = shlex.join([sys.executable, "-m", "trainmaster.agent.zygote.root"])
     parser.add_argument("--zygote-command", default=command, help=argparse.SUPPRESS)
     parser.add_argument("--zygote", type=Path, help="socket of a zygote that serves this machine already")
+    parser.add_argument("--without-forks", action="store_true", help="start a zygote that only executes programs")
     parser.add_argument("--devices", metavar="A,B", help="what pods find in CUDA_VISIBLE_DEVICES (default: as here)")
     parser.add_argument("--devices-per-pod", type=int, default=0, metavar="N", help="of these, each pod has N alone")
     options = parser.parse_args()
@@ -358,7 +359,8 @@ def main() -> None:
     store, run_dir, out = (path.resolve() for path in (options.store, options.run_dir, options.out))
     names = None if options.devices is None else [name for name in options.devices.split(",") if name]
     devices = DevicePool(names, options.devices_per_pod)
-    asyncio.run(serve(store, run_dir, out, shlex.split(options.zygote_command), options.zygote, devices))
+    zygote_command = [*shlex.split(options.zygote_command), *(["--bare"] if options.without_forks else [])]
+    asyncio.run(serve(store, run_dir, out, zygote_command, options.zygote, devices))
 
 
 if __name__ == "__main__":

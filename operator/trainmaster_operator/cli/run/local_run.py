@@ -67,6 +67,11 @@ SOCKET_PATH_LIMIT = 80  # Of 107 characters; the rest is for the names below the
 
 STOPPED = 130
 API = "api.sock"  # The operator's socket of the store.
+_IMPORTING = "Python imports what ranks need, once for this run"
+_IMPORTING_A_SCRIPT = (
+    "a process imports in advance what ranks will need, so that a restart does not import it again; in the first "
+    "start, the script still imports all of it itself"
+)
 
 
 class LocalRun:
@@ -89,6 +94,7 @@ class LocalRun:
             status=state_of(prepared.resource),
         )
         self._scripted = job.spec.framework is not Framework.TRAINMASTER
+        self._forks = job.spec.recovery.zygote
         self._peer_key = secrets.token_hex(KEY_BYTES)
         self._display = live_display.choose(self._scene, plain)
         self._memory = MemoryTrack.read(self._folder.path / MEMORY)
@@ -158,14 +164,8 @@ class LocalRun:
             self._display.tell(News("resumes", self._prepared.failed_before, Tone.WARNING))
         if self._prepared.python is not None:
             self._display.tell(News("python", self._prepared.python.words))
-        if names.ZYGOTE not in os.environ:
-            words = (
-                "a process imports in advance what ranks will need, so that a restart does not import it again; in the "
-                "first start, the script still imports all of it itself"
-                if self._scripted
-                else "Python imports what ranks need, once for this run"
-            )
-            self._display.tell(News("pending", words))
+        if names.ZYGOTE not in os.environ and self._forks:
+            self._display.tell(News("pending", _IMPORTING_A_SCRIPT if self._scripted else _IMPORTING))
         tasks = [
             asyncio.create_task(work)
             for work in (
@@ -233,7 +233,7 @@ class LocalRun:
         kubelet = local_processes.Kubelet(
             [
                 *("--store", str(run_dir / "store.sock"), "--run-dir", str(run_dir), "--out", str(out)),
-                *(("--zygote", shared) if shared else ()),
+                *(("--zygote", shared) if shared else () if self._forks else ("--without-forks",)),
                 *(("--devices", ",".join(devices.names)) if devices.names is not None else ()),
                 *("--devices-per-pod", str(devices.each)),
             ],
