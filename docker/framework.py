@@ -137,8 +137,9 @@ def portable_compiler(folder: str, compiler: str, machine: str) -> Path:
 def build(framework: str, root: str) -> None:
     """Build and install what of a framework is published as source alone. Raises CalledProcessError."""
     wanted = read(framework)
+    # Without the constraints: what is built here may need an older setuptools than all else is tested with.
+    _pip("install", "--no-compile", *(each for each in wanted if _name(each) in _ONLY_TO_BUILD))
     install = ("install", "--no-compile", "--constraint", str(CONSTRAINTS))
-    _pip(*install, *(each for each in wanted if _name(each) in _ONLY_TO_BUILD))
     for package in (each for each in wanted if _name(each) in SOURCES):
         with tempfile.TemporaryDirectory() as folder:
             if _name(package) == "horovod":

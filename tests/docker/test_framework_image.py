@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from tests.frameworks.environments import framework_image as image
 from trainmaster.contract.launch.framework_packages import PACKAGES
@@ -178,6 +179,22 @@ def test_a_base_gets_python_and_its_two_names_unless_it_has_them(
     assert (done.read_text().splitlines() if done.exists() else []) == [
         each.format(bin=tmp_path / "bin") for each in expected
     ]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if {*map(name_of, image.read(name))} & {*image.SOURCES}])
+def test_pip_can_install_each_requirement_of_a_build_beside_the_constraints_that_it_gets(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = dict(re.findall(r"^(\S+)==([^\s;]+)", image.CONSTRAINTS.read_text(), re.MULTILINE))
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(image, "_pip", lambda *words, variables=None: asked.append(words))
+    monkeypatch.setattr(image, "horovod_source", lambda package, folder: tmp_path)
+    image.build(name, str(tmp_path))
+    assert len(asked) == 2
+    for words in asked:
+        for word in words:
+            if "--constraint" in words and name_of(word) in pinned:
+                assert Requirement(word).specifier.contains(pinned[name_of(word)]), words
 
 
 def test_the_build_finds_the_files_that_it_copies() -> None:
