@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainmaster.agent.frameworks.accelerators import has_accelerator
@@ -60,12 +61,36 @@ def _register(module: Any, watch: Watch) -> None:
     known.insert(0, TrainmasterCluster)
 
 
+def coordinator(address: str | None, bind: str | None, env: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """Return (address, bind address) of the coordinator for a script that calls `initialize` with these two.
+
+    MASTER_ADDR:MASTER_PORT becomes the coordinator of this round, since the round's store listens on that port. For
+    every other address of a script, rank 0 must not open the coordinator where ours would be: JAX would take the
+    address of our variable, and not the port that the script gives to the other ranks. So it gets JAX's own default.
+    """
+    ours = env.get(COORDINATOR)
+    host, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
+    if ours and address in (f"{host}:{port}", f"[{host}]:{port}"):
+        return ours, None
+    called = address or ours
+    if called and bind is None and env.get(BIND, called) != called:
+        bind = f"[::]:{called.rpartition(':')[2]}"
+    return address, bind
+
+
 def _watch_initialize(module: Any, watch: Watch) -> None:
+    """Report that the ranks have met, and let them meet at an address that the script gives, too."""
     original = module.State.initialize
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def initialize(state: Any, *args: Any, **kwargs: Any) -> None:
-        original(state, *args, **kwargs)
+    def initialize(*args: Any, **kwargs: Any) -> None:
+        call = signature.bind(*args, **kwargs)
+        given = call.arguments
+        given["coordinator_address"], given["coordinator_bind_address"] = coordinator(
+            given.get("coordinator_address"), given.get("coordinator_bind_address"), os.environ
+        )
+        original(*call.args, **call.kwargs)
         watch.met()
 
     module.State.initialize = initialize
