@@ -1,4 +1,4 @@
-"""Two processes of a real framework meet at an address that their script names."""
+"""Two processes of a real framework meet at an address that their script names, or several times in a row."""
 
 from __future__ import annotations
 
@@ -29,6 +29,21 @@ address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('PORT') or os.environ['M
 jax.distributed.initialize(coordinator_address=address, num_processes=world, process_id=rank)
 print(jax.process_index(), "of", jax.process_count(), flush=True)
 jax.distributed.shutdown()
+"""
+
+ENTERS_SEVERAL_CONTEXTS = """
+import os, time
+import numpy
+from xgboost import collective
+rank, told = int(os.environ["RANK"]), []
+for context in range(4):
+    with collective.CommunicatorContext():
+        assert collective.get_rank() == rank
+        total = collective.allreduce(numpy.array([10 ** rank]), collective.Op.SUM)
+        told.append(int(total[0]))
+        if context % 2 == rank:
+            time.sleep(0.3)  # so each rank is the first to leave a context
+print(told, flush=True)
 """
 
 
@@ -74,3 +89,8 @@ def test_ranks_of_jax_meet_at_a_coordinator_that_their_script_names(script: Path
     script.write_text(NAMES_ITS_COORDINATOR)
     port = "" if port_of_the_store else str(rank_addresses.free_port("127.0.0.1"))
     assert Ranks("JAX", script, PORT=port).last_lines() == ["0 of 2", "1 of 2"]
+
+
+def test_ranks_of_xgboost_meet_in_one_context_after_the_other(script: Path) -> None:
+    script.write_text(ENTERS_SEVERAL_CONTEXTS)
+    assert Ranks("XGBoost", script).last_lines() == ["[11, 11, 11, 11]"] * 2

@@ -213,12 +213,18 @@ def be_rank_of_xgboost(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
     monkeypatch.setenv("DMLC_TRACKER_PORT", "21001")
 
 
+def broadcast(data: int | None, root: int) -> int:
+    """Return what rank 0 has sent: its port, or 22002 in another rank."""
+    assert root == 0
+    return 22002 if data is None else data
+
+
 def test_xgboosts_collective_takes_the_tracker_of_the_round_unless_it_is_given_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     be_rank_of_xgboost(monkeypatch, 1)
     given: list[dict[str, Any]] = []
-    content = {"init": lambda **words: given.append(words), "finalize": lambda: None}
+    content = {"init": lambda **words: given.append(words), "finalize": lambda: None, "broadcast": broadcast}
     module = load(monkeypatch, "XGBoost", "xgboost.collective", **content)
     module.init(dmlc_retry=5)
     module.init(dmlc_tracker_uri="mine", dmlc_tracker_port=1)
@@ -256,7 +262,8 @@ def test_a_rank_joins_as_soon_as_rank_0_has_opened_xgboosts_tracker(
         if len(tries) < 3:
             raise XGBoostError(f"Bootstrap failed.\n- {reason}")
 
-    module = load(monkeypatch, "XGBoost", "xgboost.collective", init=init, finalize=lambda: None)
+    content = {"init": init, "finalize": lambda: None, "broadcast": broadcast}
+    module = load(monkeypatch, "XGBoost", "xgboost.collective", **content)
     if "tracker" in reason:
         module.init()
         assert tries == [1, 1, 1], "XGBoost's own second and third try come after 2 and 6 seconds"
@@ -266,16 +273,16 @@ def test_a_rank_joins_as_soon_as_rank_0_has_opened_xgboosts_tracker(
         assert tries == [1]
 
 
-@pytest.mark.usefixtures("no_xgboost")
-@pytest.mark.parametrize("all_leave", [True, False])
-def test_rank_0_keeps_xgboosts_tracker_open_until_the_others_have_left(
-    monkeypatch: pytest.MonkeyPatch, all_leave: bool
-) -> None:
+def be_rank_0_of_xgboost(monkeypatch: pytest.MonkeyPatch, done: list[str], all_leave: bool = True) -> tuple[Any, Any]:
+    """Return (the collective, its tracker's class). What both of them do is added to `done`."""
     be_rank_of_xgboost(monkeypatch, 0)
-    done: list[str] = []
+    monkeypatch.setenv("DMLC_TRACKER_URI", "127.0.0.1")
 
     class RabitTracker:
-        def __init__(self, **_: Any) -> None: ...
+        ports: ClassVar[list[int]] = []
+
+        def __init__(self, port: int, **_: Any) -> None:
+            self.ports.append(port)
 
         def start(self) -> None:
             done.append("the tracker starts")
@@ -287,8 +294,46 @@ def test_rank_0_keeps_xgboosts_tracker_open_until_the_others_have_left(
 
     monkeypatch.setitem(sys.modules, "xgboost.tracker", types.SimpleNamespace(RabitTracker=RabitTracker))
     content = {"init": lambda **_: done.append("joins"), "finalize": lambda: done.append("leaves")}
-    module = load(monkeypatch, "XGBoost", "xgboost.collective", **content)
+    module = load(monkeypatch, "XGBoost", "xgboost.collective", broadcast=broadcast, **content)
+    return module, RabitTracker
+
+
+@pytest.mark.usefixtures("no_xgboost")
+@pytest.mark.parametrize("all_leave", [True, False])
+def test_rank_0_keeps_xgboosts_tracker_open_until_the_others_have_left(
+    monkeypatch: pytest.MonkeyPatch, all_leave: bool
+) -> None:
+    done: list[str] = []
+    module, _ = be_rank_0_of_xgboost(monkeypatch, done, all_leave)
     for _ in range(2):
         module.init()
         module.finalize()
     assert done == ["the tracker starts", "joins", "leaves", "the tracker waits"] * 2
+
+
+@pytest.mark.usefixtures("no_xgboost")
+def test_rank_0_opens_a_tracker_at_another_port_for_each_context_of_xgboost(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, tracker = be_rank_0_of_xgboost(monkeypatch, [])
+    sent: list[int] = []
+    module.broadcast = lambda data, root: sent.append(data) or data
+    for _ in range(3):
+        module.init()
+        module.finalize()
+    assert tracker.ports == [21001, *sent[:2]]
+    assert len({21001, *sent}) == 4
+
+
+@pytest.mark.usefixtures("no_xgboost")
+def test_another_rank_joins_the_next_context_of_xgboost_where_rank_0_has_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_rank_of_xgboost(monkeypatch, 1)
+    ports: list[int] = []
+
+    def init(**given: Any) -> None:
+        ports.append(given["dmlc_tracker_port"])
+
+    content = {"init": init, "finalize": lambda: None, "broadcast": broadcast}
+    module = load(monkeypatch, "XGBoost", "xgboost.collective", **content)
+    for _ in range(2):
+        module.init()
+        module.finalize()
+    assert ports == [21001, 22002]

@@ -1,7 +1,9 @@
 """XGBoost: its collective, over which `xgboost.train` sums histograms of all ranks.
 
 Ranks find each other through a tracker, and take leave of it. Rank 0 opens it in its own process, and a script joins by
-`with xgboost.collective.CommunicatorContext():` without arguments.
+`with xgboost.collective.CommunicatorContext():` without arguments. Each context of a process has a tracker of its own,
+at another port: the port of the last one may still be waiting for packets of its connections (TIME_WAIT), and a rank
+that leaves a context before rank 0 would join a tracker that is about to end.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trainmaster.agent.frameworks import rank_addresses
 from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch, from_numbers
 
 URI, PORT = "DMLC_TRACKER_URI", "DMLC_TRACKER_PORT"
@@ -35,7 +38,7 @@ def peers(facts: Facts, addresses: Sequence[str]) -> dict[str, str]:
 
 
 def _join_by_default(module: Any, watch: Watch) -> None:
-    """Let `init` without a tracker in its arguments use the tracker of this round."""
+    """Let `init` without a tracker in its arguments use the next tracker of this round."""
     original = module.init
 
     @functools.wraps(original)
@@ -49,6 +52,9 @@ def _join_by_default(module: Any, watch: Watch) -> None:
             task = f"{facts.rank:09d}"
             given = {"dmlc_tracker_uri": uri, "dmlc_tracker_port": port, "dmlc_task_id": task, **given}
             _join(original, given)
+            # Now, while all ranks are here: when they leave the context, one may have failed in it.
+            port = module.broadcast(rank_addresses.free_port(uri) if facts.rank == 0 else None, root=0)
+            os.environ[PORT] = str(port)
         else:
             original(**given)
         watch.met()
