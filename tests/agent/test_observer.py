@@ -160,6 +160,28 @@ def test_of_a_buffer_it_is_not_known_whether_it_was_saved(
     assert script_saves.may_be_a_save(file) is may_be
 
 
+RESUMES_GAN = """
+import torch, uncompiled
+weight = torch.nn.Parameter(torch.ones(2))
+weight.grad = torch.ones(2)
+def restored(steps):
+    optimizer = torch.optim.AdamW([weight])
+    of_weight = {"step": torch.tensor(float(steps)), "exp_avg": torch.ones(2), "exp_avg_sq": torch.ones(2)}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: of_weight}})
+    return optimizer
+generator, critic = restored(16), restored(80)
+generator.step()
+print("first:", record.read().step, "began after:", record.read().resumed_step)
+for _ in range(5):
+    critic.step()
+"""
+
+
+@pytest.mark.processes
+def test_a_restored_program_goes_on_from_the_optimizer_that_has_stepped_most_often(tmp_path: Path) -> None:
+    assert watched(tmp_path, RESUMES_GAN) == "first: 81 began after: 80\nsteps: 85 loaded: False"
+
+
 RECORDS = """
 import torch  # with its compiler, which its profiler imports
 model = torch.nn.Linear(2, 2)

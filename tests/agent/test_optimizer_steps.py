@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from trainmaster.rank.optimizer_steps import OptimizerSteps
 
 
@@ -29,6 +31,16 @@ class Sgd(Adam):
         number = steps.take(self)
         assert number == expected
         return number
+
+
+class Owner:
+    """Steps for several optimizers."""
+
+    def __init__(self, before: int) -> None:
+        self.taken = before
+
+    def count(self) -> int:
+        return self.taken
 
 
 def test_optimizers_that_step_in_turn_make_one_step_together() -> None:
@@ -76,3 +88,56 @@ def test_a_restored_optimizer_counts_on_and_so_does_the_training_after_it() -> N
     assert [restored.step(steps), restored.step(steps)] == [41, 42]
     assert steps.base == 40
     assert [next_one.step(steps), next_one.step(steps)] == [43, 44]
+
+
+def resumed(*optimizers: Adam) -> OptimizerSteps:
+    """The steps of a process that has made optimizers and restored them."""
+    steps = OptimizerSteps()
+    for optimizer in optimizers:
+        steps.made(optimizer)
+    return steps
+
+
+@pytest.mark.parametrize("generator_counts", [True, False])
+def test_after_a_restart_the_number_goes_on_although_the_optimizer_with_fewer_steps_is_first(
+    generator_counts: bool,
+) -> None:
+    """A generator that steps before five steps of its critic, for 16 turns, and for two more."""
+
+    def turn(steps: OptimizerSteps, generator: Adam, critic: Adam) -> list[int]:
+        return [generator.step(steps), *(critic.step(steps) for _ in range(5))]
+
+    generator_kind = Adam if generator_counts else Sgd
+    calm, generator, critic = OptimizerSteps(), generator_kind(), Adam()
+    turns = [turn(calm, generator, critic) for _ in range(18)]
+    generator, critic = generator_kind(16 if generator_counts else 0), Adam(80)
+    again = resumed(generator, critic)
+    assert [max(turn(again, generator, critic)) for _ in range(2)] == [max(turn) for turn in turns[16:]] == [85, 90]
+    assert (again.base, again.counted) == (80, True)
+
+
+def test_an_optimizer_around_another_shares_its_state_and_counts_no_step_of_its_own() -> None:
+    inner = Adam(40)
+    outer = Adam()
+    outer.state = inner.state
+    steps = resumed(inner, outer)
+    assert [inner.step(steps), inner.step(steps)] == [41, 42]
+
+
+def test_it_is_not_known_after_which_step_a_process_began_if_no_optimizer_counts() -> None:
+    sgd = Sgd()
+    steps = resumed(sgd)
+    assert sgd.step(steps) == 1
+    assert (steps.base, steps.counted) == (0, False)
+
+
+def test_the_steps_of_an_owner_are_counted_as_it_counts_them() -> None:
+    """An engine that is restored at step 30, with an optimizer of which nothing is known."""
+    steps, engine = resumed(Sgd()), Owner(30)
+    numbers = []
+    for _ in range(2):
+        numbers.append(steps.next_number(engine, Owner.count))
+        engine.taken += 1
+        numbers.append(steps.take(engine, Owner.count))
+    assert numbers == [31, 31, 32, 32]
+    assert (steps.base, steps.counted) == (30, True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import mmap
 import os
 import sys
@@ -18,10 +17,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 from trainmaster.contract.wire import channel, environment
-from trainmaster.contract.wire.fault_protocol import ARMED
 from trainmaster.contract.wire.progress_record import IMPORTING, LOADED, SIZE, Phase, ProgressRecord
 from trainmaster.host import rank_memory
 from trainmaster.host.step_timing import Rhythm
@@ -29,17 +26,13 @@ from trainmaster.rank import (
     collective_counter,
     framework_joining,
     import_log,
+    optimizer_hooks,
     optimizer_steps,
     script_saves,
     stacks,
     step_recording,
 )
 
-_FILLING = {
-    "torch.distributed.checkpoint.state_dict": "_init_optim_state",
-    "horovod.torch.functions": "broadcast_optimizer_state",
-}
-"""Functions that take a step of an optimizer whose state is empty, so that there is a state to load or to send."""
 _LEARN_AFTER = 3  # steps: by then lazily imported modules are there
 _PER_PACKET = 500  # imports, well below the limit of a packet
 
@@ -107,10 +100,8 @@ class _Observer:
         os.register_at_fork(after_in_child=self._leave)
         self.imports = import_log.ImportLog(self._tell_imports, self.loaded, self._importing)
         self._steps = optimizer_steps.OptimizerSteps()
-        self._begun: WeakSet[Any] = WeakSet()  # optimizers whose step has begun and is not counted yet
+        self._optimizers = optimizer_hooks.OptimizerHooks(self, self._steps)
         self._calls = 0
-        self._filling = False  # torch takes a step that changes nothing, to fill an optimizer's empty state
-        self._filled: Any = None  # an optimizer with which somebody else does so
         self._loaded = False  # a file that the job may have saved, by torch.load, before the first step
         self._forward: Any = None
         fd = int(os.environ[environment.PROGRESS_FD])
@@ -154,18 +145,31 @@ class _Observer:
     def completed(self, step: int, *, resumed: int = -1) -> None:
         """See `frameworks.framework.Watch.completed`. An injected fault of this step takes effect at its end."""
         if not self.yielded():
-            faults = _faults()
-            if faults is not None:
-                faults.at_step(step)
+            optimizer_hooks.strike(step)
             if resumed >= 0:
                 self.progress.resumed_step = resumed
             self._stepped(step, waited_ns=lambda _: 0)
         self._count_call()
 
+    def one_step(self, owner: Any, count: optimizer_steps.Count) -> contextlib.AbstractContextManager[None]:
+        """See `frameworks.framework.Watch.one_step`. An injected fault takes effect before the first optimizer."""
+        return self._optimizers.one_step(owner, count)
+
+    def took(self, owner: Any, count: optimizer_steps.Count) -> None:
+        """Count a step that an optimizer, or the owner of several, has taken."""
+        if not self.yielded():
+            first = self._steps.base < 0
+            step = self._steps.take(owner, count)
+            if first:
+                self._note_start()
+            self._stepped(step, waited_ns=_waited_ns)
+        self._count_call()
+
     def hook_optimizer(self, module: Any) -> None:
-        module.register_optimizer_step_post_hook(self._after_step)
-        if not self.own_loop:
-            module.register_optimizer_step_pre_hook(self._before_step)
+        self._optimizers.hook_steps(module)
+
+    def hook_filling(self, module: Any) -> None:
+        self._optimizers.hook_filling(module)
 
     def hook_rendezvous(self, module: Any) -> None:
         collective_counter.watch(module, self._record, int(os.environ.get("WORLD_SIZE", "1")))
@@ -231,57 +235,12 @@ class _Observer:
 
         script_saves.put_in_place(module, "load", load)
 
-    def hook_filling(self, module: Any) -> None:
-        """Hook the function that fills an empty optimizer state, whose optimizer steps are no steps of the training."""
-        name = _FILLING[module.__name__]
-        original = getattr(module, name, None)
-        if self.own_loop or original is None:
-            return
-
-        @functools.wraps(original)
-        def fill(*args: Any, **kwargs: Any) -> Any:
-            self._filling = True
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._filling = False
-
-        script_saves.put_in_place(module, name, fill)
-
     def _first_forward(self, *_: Any) -> None:
         if self._forward is not None:
             self._forward.remove()
             self._forward = None
             self.progress.built_ns = self.progress.loaded_ns = time.monotonic_ns()
             self._enter(Phase.STEP)
-
-    def _before_step(self, optimizer: Any, *_: Any) -> None:
-        self._begun.add(optimizer)
-        if not self._filling and _only_fills(optimizer):
-            self._filled = optimizer
-        faults = None if self.yielded() or self._filling or self._filled is not None else _faults()
-        if faults is None:
-            return
-        faults.at_step(
-            self._steps.next_number(optimizer),
-            numbers=lambda: faults.gradients(p for group in optimizer.param_groups for p in group["params"]),
-        )
-
-    def _after_step(self, optimizer: Any, *_: Any) -> None:
-        # Horovod's optimizers call the step of their parent class, and torch calls its hooks for both.
-        if not self.own_loop and optimizer not in self._begun:
-            return
-        self._begun.discard(optimizer)
-        if self._filling or self._filled is optimizer:
-            self._filled = None
-            return
-        if not self.yielded():
-            first = self._steps.base < 0
-            step = self._steps.take(optimizer)
-            if first:
-                self._note_start(optimizer)
-            self._stepped(step, waited_ns=_waited_ns)
-        self._count_call()
 
     def _stepped(self, step: int, waited_ns: Callable[[int], int]) -> None:
         progress = self.progress
@@ -300,9 +259,9 @@ class _Observer:
         if self._calls == _LEARN_AFTER and not self._forked:
             self._tell_imports([], settled=True)
 
-    def _note_start(self, optimizer: Any) -> None:
-        """Note after the first step of this process which step it began after, if the optimizer knows it."""
-        if optimizer_steps.counted_by(optimizer) is not None:
+    def _note_start(self) -> None:
+        """Note after the first step of this process which step it began after, if an optimizer knows it."""
+        if self._steps.counted:
             self.progress.resumed_step = self._steps.base
         elif self._loaded:
             self.progress.flags |= LOADED
@@ -356,29 +315,8 @@ _HOOKED = {
     "torch.distributed.distributed_c10d": _Observer.hook_rendezvous,
     "torch.nn.modules.module": _Observer.hook_forward,
     "torch.serialization": _Observer.hook_save,
-    **dict.fromkeys(_FILLING, _Observer.hook_filling),
+    **dict.fromkeys(optimizer_hooks.FILLING, _Observer.hook_filling),
 }
-
-
-def _faults() -> Any:
-    """Return the module of injected faults if one was asked for, which is rare, else None."""
-    known = sys.modules.get("trainmaster.rank.injected_faults")
-    folder = os.environ.get(environment.FAULT_DIR)
-    if known is None and (os.environ.get(environment.FAULTS) or (folder and os.path.exists(f"{folder}/{ARMED}"))):
-        known = importlib.import_module("trainmaster.rank.injected_faults")
-    return known
-
-
-def _only_fills(optimizer: Any) -> bool:
-    """Return True if the next step only fills the optimizer's empty state: its rates and its gradients are 0.
-
-    A first step of a warm-up has a rate of 0 too, but other gradients.
-    """
-    if optimizer.state or any(group.get("lr", 1) for group in optimizer.param_groups):
-        return False
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    # Of a distributed tensor a rank looks at its own part, for it must not wait for others here.
-    return bool(gradients) and not any(bool(getattr(grad, "_local_tensor", grad).any()) for grad in gradients)
 
 
 def _in_main_thread() -> bool:
