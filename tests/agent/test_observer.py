@@ -160,6 +160,59 @@ def test_of_a_buffer_it_is_not_known_whether_it_was_saved(
     assert script_saves.may_be_a_save(file) is may_be
 
 
+ENGINE = """
+import sys, types
+import torch, uncompiled
+struck = []
+sys.modules["trainmaster.rank.injected_faults"] = faults = types.ModuleType("injected_faults")
+faults.gradients = list
+faults.at_step = lambda step, numbers: struck.append((step, len(numbers())))
+(folder := __import__("pathlib").Path("deepspeed/runtime")).mkdir(parents=True)
+(folder.parent / "__init__.py").touch()
+(folder / "__init__.py").touch()
+(folder / "engine.py").write_text('''
+class DeepSpeedEngine:  # as DeepSpeed's with ZeRO: one call of the optimizer for each group of parameters
+    def __init__(self, optimizer, steps=0):
+        self.optimizer, self.micro_steps, self.global_steps, self.overflow = optimizer, 0, steps, False
+    def step(self):
+        self.micro_steps += 1
+        if self.micro_steps % 2 == 0:  # a boundary of gradient accumulation
+            self._take_model_step(None)
+    def _take_model_step(self, lr_kwargs):
+        groups = self.optimizer.param_groups
+        for group in [] if self.overflow else groups:
+            self.optimizer.param_groups = [group]
+            self.optimizer.step()
+        self.optimizer.param_groups = groups
+        self.global_steps += 1
+''')
+sys.path.insert(0, "")
+from deepspeed.runtime.engine import DeepSpeedEngine
+weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+adam = torch.optim.AdamW([{"params": [weight]} for weight in weights], lr=0.0)
+for weight in weights:
+    weight.grad = torch.zeros(2)
+engine = DeepSpeedEngine(adam, steps=STEPS)
+for micro_step in range(10):
+    engine.overflow = micro_step == 7
+    engine.step()
+print("began after:", record.read().resumed_step, "struck:", struck)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("framework", "before"), [("DeepSpeed", 0), ("PyTorch", 30)])
+def test_a_step_of_deepspeeds_engine_is_one_step_with_any_number_of_groups(
+    tmp_path: Path, framework: str, before: int
+) -> None:
+    """Also the first step of a warm-up, and one that skips the optimizer. A fault strikes in the gradients of the first
+    group, in each step once."""
+    place = {"RANK": "0", "WORLD_SIZE": "1", "TRAINMASTER_FRAMEWORK": framework, "TRAINMASTER_STORE": "127.0.0.1:1"}
+    said = watched(tmp_path, ENGINE.replace("STEPS", str(before)), **place)
+    struck = [(before + step, 0 if step == 4 else 1) for step in range(1, 6)]
+    assert said == f"began after: {before} struck: {struck}\nsteps: {before + 5} loaded: False"
+
+
 RESUMES_GAN = """
 import torch, uncompiled
 weight = torch.nn.Parameter(torch.ones(2))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +22,12 @@ class Told:
     def met(self) -> None: ...
 
     def building(self) -> None: ...
+
+    @contextlib.contextmanager
+    def one_step(self, owner: Any, count: Callable[[Any], int | None]) -> Iterator[None]:
+        before = count(owner) or 0
+        yield
+        self.completed(count(owner) or 0, resumed=before)
 
     def completed(self, step: int, *, resumed: int = -1) -> None:
         self.steps.append((step, resumed))
@@ -208,3 +215,28 @@ def test_boosting_rounds_are_steps_also_those_of_a_model_that_goes_on(told: Told
     container.after_iteration(model, 0)
     container.after_iteration(model, 1)
     assert told.steps == [(31, 30), (32, 30)]
+
+
+@pytest.mark.parametrize("framework", ["DeepSpeed", "PyTorch", "HuggingFace", "Horovod"])
+def test_steps_of_deepspeeds_engine_are_seen_in_jobs_of_each_framework_that_trains_with_torch(
+    told: Told, framework: str
+) -> None:
+    """A step that raises is none."""
+
+    class DeepSpeedEngine:
+        global_steps = 30
+
+        def _take_model_step(self, lr_kwargs: Any, block_eigenvalue: Any = None) -> str:
+            if lr_kwargs is None:
+                raise ValueError
+            self.global_steps += 1
+            return "taken"
+
+    module: Any = types.SimpleNamespace(DeepSpeedEngine=DeepSpeedEngine)
+    find(framework).hooks["deepspeed.runtime.engine"](module, told)
+    engine = type("PipelineEngine", (DeepSpeedEngine,), {})()
+    assert engine._take_model_step({}, block_eigenvalue={}) == "taken"
+    with pytest.raises(ValueError):
+        engine._take_model_step(None)
+    assert engine._take_model_step({}) == "taken"
+    assert told.steps == [(31, 30), (32, 31)]

@@ -46,6 +46,13 @@ class Watch(Protocol):
         `resumed` is the step after which this process began, or -1 if it is not known.
         """
 
+    def one_step(self, owner: Any, count: Callable[[Any], int | None]) -> AbstractContextManager[None]:
+        """Return a context in which all steps of torch's optimizers are one step, which `owner` takes with them.
+
+        The step is counted at the end of the context, unless an exception leaves it. `count` returns the number of
+        steps that the owner has taken, with those of earlier rounds, or None if it does not know them.
+        """
+
     def building(self) -> None:
         """Report that the script builds or restores its model."""
 
