@@ -9,12 +9,14 @@ import time
 from typing import Any
 
 from trainmaster.agent.frameworks.deepspeed_engine import count_engine_steps
+from trainmaster.agent.frameworks.deepspeed_shared_memory import remove_opened_files
 from trainmaster.agent.frameworks.extension_lock import watch_extension_lock
 from trainmaster.agent.frameworks.framework import Facts, Framework, Hook, Meeting, Profiler
 
 FAMILY = "torch.distributed"
 HOOKS: dict[str, Hook] = {
     "torch.utils.file_baton": watch_extension_lock,
+    "deepspeed.comm.torch": remove_opened_files,
     "deepspeed.runtime.engine": count_engine_steps,
 }
 """The hooks of all frameworks that train with torch."""
