@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import sys
 import types
@@ -14,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.frameworks import trainer_checkpoints
+from trainmaster.agent.frameworks import trainer_checkpoints, training_mark
 from trainmaster.agent.frameworks.huggingface import HUGGINGFACE
+from trainmaster.agent.frameworks.trainer_checkpoints import View
+from trainmaster.agent.frameworks.training_mark import Mark
 from trainmaster.contract.wire import environment
 
 Train = Callable[..., Any]
@@ -39,7 +42,7 @@ class Trainer:
 def make(monkeypatch: pytest.MonkeyPatch) -> type[Trainer]:
     """Trainer as a script of a job sees it, in a process that has just started."""
     monkeypatch.setenv(environment.JOB_UID, "a-job")
-    monkeypatch.setattr(trainer_checkpoints, "_begun", set())
+    monkeypatch.setattr(trainer_checkpoints, "_begun", {})
     made = type("Trainer", (Trainer,), {"train": Trainer.train})
     HUGGINGFACE.hooks["transformers.trainer"](types.SimpleNamespace(Trainer=made), None)  # type: ignore[arg-type]
     return made
@@ -47,7 +50,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> type[Trainer]:
 
 def restart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what the process knows."""
-    monkeypatch.setattr(trainer_checkpoints, "_begun", set())
+    monkeypatch.setattr(trainer_checkpoints, "_begun", {})
 
 
 def save(output: Path, step: int, ranks: int = 1) -> Path:
@@ -155,13 +158,65 @@ def test_what_a_script_says_counts(tmp_path: Path, make: type[Trainer], monkeypa
     assert searching.train() is None
 
 
-def test_a_second_training_of_a_process_begins_anew(
+def train_folds(make: type[Trainer], output: Path) -> None:
+    """Let a process train two folds into one folder."""
+    for fold in range(2):
+        assert make(output).train() is None, f"fold {fold}"
+        shutil.rmtree(output / "checkpoint-20", ignore_errors=True)
+        save(output, 20)
+
+
+def test_a_restart_of_a_script_that_trains_several_times_into_a_folder_begins_again_and_says_so(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first fold would go on from the checkpoint of the second."""
+    train_folds(make, tmp_path)
+    assert not capsys.readouterr().err
+    words = f"trainmaster: Trainer begins again, since this script trains several times into {tmp_path}\n"
+    for round in (2, 3):
+        restart(monkeypatch)
+        train_folds(make, tmp_path)
+        assert capsys.readouterr().err == words, f"once in round {round}"
+    newest = str(tmp_path / "checkpoint-20")
+    restart(monkeypatch)
+    assert make(tmp_path).train(True) == newest, "where the script asks for it"
+    assert make(tmp_path).train(newest) == newest
+
+
+def test_a_script_that_was_cut_off_between_its_trainings_goes_on_with_the_first(
     tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began(make, tmp_path, monkeypatch)
+    first = save(tmp_path, 40)
+    assert make(tmp_path).train() == str(first)
+    assert make(tmp_path).train() is None, "the second one of this process"
+    restart(monkeypatch)
+    assert make(tmp_path).train() is None
+
+
+@pytest.mark.parametrize("asked", [True, "the newest"])
+def test_a_second_training_that_the_script_lets_go_on_is_the_same_training(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, asked: Any
 ) -> None:
     trainer = make(tmp_path)
     assert trainer.train() is None
-    save(tmp_path, 10)
-    assert trainer.train() is None
+    newest = save(tmp_path, 40)
+    assert trainer.train(asked if asked is True else str(newest)) == str(newest)
+    restart(monkeypatch)
+    assert make(tmp_path).train() == str(newest)
+
+
+def test_trainings_into_folders_of_their_own_and_trials_are_not_several(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searching = make(tmp_path / "fold-0")
+    searching.hp_search_backend = "optuna"
+    folds = [make(tmp_path / f"fold-{fold}") for fold in range(2)]
+    for trainer in (searching, searching, *folds):
+        assert trainer.train() is None
+    saved = [save(tmp_path / f"fold-{fold}", 10) for fold in range(2)]
+    restart(monkeypatch)
+    assert [trainer.train() for trainer in folds] == [str(path) for path in saved]
 
 
 def test_without_a_whole_checkpoint_it_begins_again_and_says_so(
@@ -188,10 +243,16 @@ def test_checkpoints_without_an_optimizer_are_not_taken_unless_the_script_asks_f
     assert trainer.train(True) == str(saved)
 
 
+def view(*steps: int, **more: Any) -> View:
+    """Return what a rank sees that has whole checkpoints of this job."""
+    seen = frozenset(steps)
+    return View(begun=True, found=seen, own=seen, whole=seen, complete=seen, **more)
+
+
 class Group:
     """torch.distributed, where the other ranks see `others`."""
 
-    def __init__(self, *others: list[int]) -> None:
+    def __init__(self, *others: View) -> None:
         self.others = others
 
     def is_initialized(self) -> bool:
@@ -207,14 +268,51 @@ def test_all_ranks_go_on_from_a_checkpoint_that_each_of_them_has(
     began(make, tmp_path, monkeypatch)
     for step in (10, 20, 30):
         save(tmp_path, step, ranks=2)
-    monkeypatch.setitem(sys.modules, "torch.distributed", Group([10, 20]))
+    monkeypatch.setitem(sys.modules, "torch.distributed", Group(view(10, 20)))
     assert make(tmp_path, ranks=2).train() == str(tmp_path / "checkpoint-20")
     restart(monkeypatch)
-    monkeypatch.setitem(sys.modules, "torch.distributed", Group([]))
+    monkeypatch.setitem(sys.modules, "torch.distributed", Group(view()))
     capsys.readouterr()
     assert make(tmp_path, ranks=2).train() is None
     words = f"some ranks do not see its checkpoints in {tmp_path}, which must be on a volume of all pods"
     assert capsys.readouterr().err == f"trainmaster: Trainer begins again, since {words}\n"
+
+
+def test_all_ranks_begin_again_if_one_knows_that_the_script_trains_several_times(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began(make, tmp_path, monkeypatch)
+    save(tmp_path, 10, ranks=2)
+    monkeypatch.setitem(sys.modules, "torch.distributed", Group(view(10, several=True)))
+    assert make(tmp_path, ranks=2).train() is None
+
+
+def test_no_rank_writes_the_mark_before_all_have_read_it(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow rank would take the first training of its own round for one of an earlier process."""
+    read = []
+
+    class Slow(Group):
+        def all_gather_object(self, found: list[Any], own: Any) -> None:
+            read.append(training_mark.read(tmp_path))
+            super().all_gather_object(found, own)
+
+    monkeypatch.setitem(sys.modules, "torch.distributed", Slow(View()))
+    trainer = make(tmp_path, ranks=2)
+    for _ in range(3):
+        trainer.train()
+    assert read[0] == Mark()
+    assert [mark.several for mark in read] == [False, False, True]
+
+
+@pytest.mark.parametrize(("rank", "written"), [(0, True), (1, False)])
+def test_only_the_first_rank_of_a_pod_writes_the_mark(
+    tmp_path: Path, make: type[Trainer], rank: int, written: bool
+) -> None:
+    for _ in range(2):
+        make(tmp_path, rank=rank).train()
+    assert training_mark.read(tmp_path).several is written
 
 
 def test_a_checkpoint_without_the_generators_of_a_rank_is_taken_only_if_there_is_no_other(

@@ -2,25 +2,25 @@
 
 Trainer writes its checkpoints into folders `checkpoint-N` of its output folder, file by file, and names the last one
 that it finds, whole or not. Here a checkpoint counts if all its files are whole. A run of Trainer that was cut off goes
-on from its newest such checkpoint in the next round, though its script does not ask for that: a file in the output
-folder says since when its checkpoints are those of this job. Standard library only.
+on from its newest such checkpoint in the next round, though its script does not ask for that: `training_mark` knows
+since when the checkpoints of the folder are those of this job. Standard library only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import struct
 import sys
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainmaster.contract.wire import environment
+from trainmaster.agent.frameworks import training_mark
+from trainmaster.agent.frameworks.training_mark import Mark
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _GENERATORS = re.compile(r"rng_state_(\d+)\.pth")
@@ -29,7 +29,7 @@ _UNFINISHED = "checkpoint-is-incomplete.txt"  # lies there while Trainer saves b
 _ZIPPED = (".pt", ".pth", ".bin")  # what torch.save writes
 _LONGEST_HEADER = 100 << 20  # bytes, as the safetensors library has it
 
-_begun: set[str] = set()  # output folders in which a Trainer of this process has trained
+_begun: dict[Path, Mark] = {}  # output folders in which a Trainer of this process has trained: the mark that it found
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,36 @@ class Choice:
     words: str = ""
 
 
+@dataclass(frozen=True)
+class View:
+    """What a rank sees of an output folder. Checkpoints are known by their steps.
+
+    begun: an earlier process of this job has trained into the folder. several: one of them has trained into it several
+    times. found: all checkpoints, whole or not. own: those that this job has made. complete: those that are whole and
+    have the random generators of all ranks.
+    """
+
+    begun: bool = False
+    several: bool = False
+    found: frozenset[int] = frozenset()
+    own: frozenset[int] = frozenset()
+    whole: frozenset[int] = frozenset()
+    complete: frozenset[int] = frozenset()
+
+
+def folders_of(output: Path) -> dict[int, Path]:
+    """Return the checkpoints of an output folder by their steps, whole or not."""
+    found = ((_CHECKPOINT.fullmatch(path.name), path) for path in output.glob("checkpoint-*"))
+    return {int(match[1]): path for match, path in found if match and path.is_dir()}
+
+
 def steps_of(output: Path, since_ns: int = 0) -> dict[int, Path]:
     """Return the checkpoints of an output folder by their steps, those whose last file was written after `since_ns`."""
     found = {}
-    for path in output.glob("checkpoint-*") if output.is_dir() else ():
-        match = _CHECKPOINT.fullmatch(path.name)
+    for step, path in folders_of(output).items():
         try:
-            if match and (path / _STATE).stat().st_mtime_ns >= since_ns:
-                found[int(match[1])] = path
+            if (path / _STATE).stat().st_mtime_ns >= since_ns:
+                found[step] = path
         except OSError:
             continue  # it is half written, or was removed just now
     return found
@@ -72,92 +94,113 @@ def has_generators(checkpoint: Path, ranks: int) -> bool:
     return ranks == 1 or not written or written >= set(range(ranks))
 
 
-def choose(given: Any, output: Path, own: Mapping[int, Path], common: Collection[int], hindrance: str = "") -> Choice:
-    """Return from which checkpoint a Trainer goes on.
+def choose(given: Any, output: Path, asked: int | None, views: Sequence[View], has_optimizer: bool = True) -> Choice:
+    """Return from which checkpoint a Trainer goes on. All ranks that ask for the same come to the same.
 
-    given: what the script has asked for: None or False, True for the newest one, or a path. own: the checkpoints that
-    this job has made, by step. common: the steps of `output` that are whole for all ranks. hindrance: why
-    nothing that this job has saved can be taken, "" if it can.
+    given: what the script has asked for: None or False, True for the newest one, or a path. asked: the step of this
+    path, None if it is not that of a checkpoint in `output`. views: what each rank sees. has_optimizer: checkpoints
+    have the state of the optimizer.
     """
-    if given is None and hindrance:
-        return Choice(given, f"Trainer begins again, since {hindrance}")
+    if hindrance := _hindrance(given, output, views, has_optimizer):
+        return Choice(None, f"Trainer begins again, since {hindrance}")
+    own, found = _in_all(views, "own"), _in_all(views, "found")
     if given is False or (given is None and not own):
         return Choice(given)
-    if isinstance(given, str | os.PathLike):
-        path = Path(given)
-        match = _CHECKPOINT.fullmatch(path.name)
-        # A path that the script has not found in its own output folder is what a person wants.
-        if match is None or path.resolve().parent != output.resolve() or int(match[1]) in common:
-            return Choice(given)
-        usable, passed_over = list(common), path.name
+    # With another number of ranks than before, no checkpoint has the generators of all.
+    usable = _in_all(views, "complete") or _in_all(views, "whole")
+    if given is None or given is True:
+        usable = usable if given else usable & own
+        newest = max(found if given else own, default=-1)
+        skipped = f", since checkpoint-{newest} is half written" if newest > max(usable, default=-1) else ""
+    # A path that the script has not found in its own output folder is what a person wants.
+    elif asked is None or asked in usable:
+        return Choice(given)
+    elif asked in found:
+        skipped = f", since checkpoint-{asked} is half written"
     else:
-        usable = [step for step in common if given or step in own]
-        newest = max(own if given is None else steps_of(output), default=-1)
-        passed_over = f"checkpoint-{newest}" if newest > max(usable, default=-1) else ""
-    skipped = f", since {passed_over} is half written" if passed_over else ""
+        skipped = f", since some ranks do not see checkpoint-{asked} in {output}"
     if not usable:
         return Choice(None, f"Trainer begins again{skipped}" if skipped else "")
     step = max(usable)
     return Choice(str(output / f"checkpoint-{step}"), f"Trainer goes on from checkpoint-{step}{skipped}")
 
 
+def _hindrance(given: Any, output: Path, views: Sequence[View], has_optimizer: bool) -> str:
+    """Return why a Trainer that has not asked for a path cannot go on; "" if it can, or if there is nothing to take."""
+    if given is None and any(view.several for view in views):
+        return f"this script trains several times into {output}"
+    if given is not None and given is not True:
+        return ""
+    wanted = "own" if given is None else "found"
+    if not _in_all(views, wanted) and any(getattr(view, wanted) for view in views):
+        return f"some ranks do not see its checkpoints in {output}, which must be on a volume of all pods"
+    if given is None and _in_all(views, "own") and not has_optimizer:
+        # It would go on with a new optimizer and the first learning rate: another training than an undisturbed one.
+        return "its checkpoints have no optimizer (save_only_model)"
+    return ""
+
+
+def _in_all(views: Sequence[View], name: str) -> frozenset[int]:
+    """Return the steps that all ranks see."""
+    return frozenset.intersection(*(getattr(view, name) for view in views))
+
+
 def of_trainer(trainer: Any, given: Any) -> Any:
     """Return what `train` of a Trainer gets as `resume_from_checkpoint` in this rank. All ranks get the same."""
     output, ranks = Path(trainer.args.output_dir), int(trainer.args.world_size)
-    began_ns = _began_ns(output, writes=trainer.args.local_process_index == 0)
-    own = steps_of(output, began_ns) if began_ns else {}
-    seen = _of_all_ranks(set(own), ranks)
-    own = {step: own[step] for step in set.intersection(*seen)}
-    hindrance = ""
-    if own and getattr(trainer.args, "save_only_model", False):
-        # It would go on with a new optimizer and the first learning rate: another training than an undisturbed one.
-        hindrance = "its checkpoints have no optimizer (save_only_model)"
-    elif not own and any(seen):
-        hindrance = f"some ranks do not see its checkpoints in {output}, which must be on a volume of all pods"
-    whole = {step for step, path in steps_of(output).items() if is_whole(path)}
-    complete = {step for step in whole if has_generators(output / f"checkpoint-{step}", ranks)}
-    # With another number of ranks than before, no checkpoint has the generators of all.
-    common = _common(complete, ranks) or _common(whole, ranks)
-    found = choose(given, output, own, common, hindrance)
-    if found.words and trainer.args.process_index == 0:
-        print(f"trainmaster: {found.words}", file=sys.stderr, flush=True)
-    return found.resume
+    folder = output.resolve()
+    again = folder in _begun
+    mark = _begun[folder] if again else training_mark.read(folder)
+    asked = _step_of(given, folder)
+    # All ranks have read the mark before one of them writes it.
+    views = _of_all_ranks(_look(output, mark, ranks, first=not again), ranks)
+    chosen = choose(given, output, asked, views, not getattr(trainer.args, "save_only_model", False))
+    if chosen.words and trainer.args.process_index == 0:
+        print(f"trainmaster: {chosen.words}", file=sys.stderr, flush=True)
+    _begun.setdefault(folder, mark)
+    if trainer.args.local_process_index == 0:
+        # A second training that goes on from a checkpoint of the first, as the script has it, is the same training.
+        goes_on = chosen.resume and (given is True or asked is not None)
+        if again and not goes_on:
+            training_mark.write(folder, several=True)
+        elif not again and not mark.began_ns:
+            training_mark.write(folder)
+    return chosen.resume
 
 
-def _began_ns(output: Path, writes: bool) -> int:
-    """Return when an earlier process of this job has begun to train into `output`; 0 if none has.
+def _step_of(given: Any, folder: Path) -> int | None:
+    """Return the step of a path if it is the one of a checkpoint in a folder."""
+    if not isinstance(given, str | os.PathLike):
+        return None
+    path = Path(given)
+    match = _CHECKPOINT.fullmatch(path.name)
+    return int(match[1]) if match and path.resolve().parent == folder else None
 
-    A process that trains again into the same folder begins anew, as its script has it. `writes`: leave the mark by
-    which later processes know that one has begun.
+
+def _look(output: Path, mark: Mark, ranks: int, first: bool) -> View:
+    """Return what this rank sees. `first`: this process has not trained into the folder before.
+
+    A process that trains again into the same folder begins anew, as its script has it.
     """
-    if str(output) in _begun:
-        return 0
-    _begun.add(str(output))
-    mark = output / f".trainmaster-{os.environ.get(environment.JOB_UID, '')}"
-    try:
-        return mark.stat().st_mtime_ns
-    except OSError:
-        pass
-    if writes:
-        with contextlib.suppress(OSError):  # then Trainer can save nothing there either
-            output.mkdir(parents=True, exist_ok=True)
-            mark.touch()
-    return 0
+    whole = {step for step, path in steps_of(output).items() if is_whole(path)}
+    return View(
+        begun=mark.began_ns > 0,
+        several=first and mark.several,
+        found=frozenset(folders_of(output)),
+        own=frozenset(steps_of(output, mark.began_ns) if first and mark.began_ns else ()),
+        whole=frozenset(whole),
+        complete=frozenset(step for step in whole if has_generators(output / f"checkpoint-{step}", ranks)),
+    )
 
 
-def _common(steps: set[int], ranks: int) -> set[int]:
-    """Return the steps that all ranks have found: not all of them need to see the same files."""
-    return set.intersection(*_of_all_ranks(steps, ranks))
-
-
-def _of_all_ranks(steps: set[int], ranks: int) -> list[set[int]]:
-    """Return the steps that each rank has found."""
+def _of_all_ranks(view: View, ranks: int) -> list[View]:
+    """Return what each rank sees: not all of them need to see the same files."""
     distributed = sys.modules.get("torch.distributed")
     if ranks == 1 or distributed is None or not distributed.is_initialized():
-        return [steps]
-    found: list[Any] = [None] * ranks
-    distributed.all_gather_object(found, sorted(steps))
-    return [set(each) for each in found]
+        return [view]
+    views: list[Any] = [None] * ranks
+    distributed.all_gather_object(views, view)
+    return views
 
 
 def _is_file_whole(path: Path) -> bool:
