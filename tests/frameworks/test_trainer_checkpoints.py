@@ -287,6 +287,57 @@ def test_all_ranks_begin_again_if_one_knows_that_the_script_trains_several_times
     assert make(tmp_path, ranks=2).train() is None
 
 
+def test_the_output_folder_is_empty_until_trainer_saves(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """run_clm.py refuses a folder that has files but no checkpoint."""
+    output = tmp_path / "out"
+    for _ in range(2):
+        make(output).train()
+    assert not list(output.iterdir())
+    assert [path.name for path in tmp_path.iterdir() if path != output] == [".out.trainmaster-a-job"]
+
+
+def test_folders_of_the_same_parent_have_a_mark_each(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began(make, tmp_path / "a", monkeypatch)
+    save(tmp_path / "a", 10)
+    save(tmp_path / "b", 10)
+    assert make(tmp_path / "a").train() is not None
+    assert make(tmp_path / "b").train() is None
+
+
+def test_a_folder_is_the_same_by_each_of_its_names(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod's own link to a folder on a volume is lost with the pod, and so would be a mark beside the link."""
+    volume = tmp_path / "volume" / "out"
+    volume.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(volume)
+    began(make, tmp_path / "link", monkeypatch)
+    saved = save(volume, 10)
+    assert make(volume).train() == str(saved)
+
+
+@pytest.mark.parametrize("reason", ["the root of a volume", "a parent that cannot be written to"])
+def test_a_mark_that_cannot_lie_beside_the_folder_lies_in_it(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    output = tmp_path / ("out" if reason == "the root of a volume" else "o" * 250)  # too long with more before it
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == output and reason == "the root of a volume")
+    began(make, output, monkeypatch)
+    assert list(tmp_path.iterdir()) == [output]
+    saved = save(output, 10)
+    assert make(output).train() == str(saved)
+
+
+def test_a_training_needs_no_mark(tmp_path: Path, make: type[Trainer]) -> None:
+    (tmp_path / "file").touch()
+    for _ in range(2):
+        assert make(tmp_path / "file" / "out").train() is None, "Trainer says that it can save nothing there"
+
+
 def test_no_rank_writes_the_mark_before_all_have_read_it(
     tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

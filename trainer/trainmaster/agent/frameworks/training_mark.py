@@ -1,6 +1,8 @@
-"""The mark of a job in an output folder of Trainer: since when this job trains into the folder, and how often.
+"""The mark of a job beside an output folder of Trainer: since when this job trains into the folder, and how often.
 
-Standard library only.
+Scripts may refuse an output folder that has files but no checkpoint, as run_clm.py of transformers does. So the mark
+lies beside the folder. Where that is not possible, it lies in the folder: what lies beside the root of a volume is lost
+with the pod, and a parent may be read-only. Standard library only.
 """
 
 from __future__ import annotations
@@ -46,4 +48,6 @@ def write(folder: Path, several: bool = False) -> None:
 
 def _paths(folder: Path) -> list[Path]:
     """Return where the mark may lie, the best place first."""
-    return [folder / f".trainmaster-{os.environ.get(environment.JOB_UID, '')}"]
+    name = f".trainmaster-{os.environ.get(environment.JOB_UID, '')}"
+    beside = [] if folder.is_mount() else [folder.parent / f".{folder.name}{name}"]
+    return [*beside, folder / name]
