@@ -126,6 +126,49 @@ def test_a_checkpoint_without_its_last_file_or_with_a_missing_shard_is_half_writ
     assert not trainer_checkpoints.is_whole(folder)
 
 
+@pytest.mark.parametrize("name", ["stats.bin", "metrics.pt", "my_optimizer.pt", "weights.pth", "faiss.index.json"])
+@pytest.mark.parametrize("given", [None, True, "the newest"])
+def test_files_that_the_script_adds_to_a_checkpoint_are_not_judged(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, given: Any, name: str
+) -> None:
+    began(make, tmp_path, monkeypatch)
+    newest = save(tmp_path, 10)
+    (newest / name).write_bytes(bytes(40))
+    assert make(tmp_path).train(str(newest) if given == "the newest" else given) == str(newest)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scheduler.pt",
+        "scaler.pt",
+        "optimizer.bin",
+        "optimizer_0_rank1.bin",
+        "rng_state_3.pth",
+        "pytorch_model.bin",
+        "pytorch_model-00001-of-00002.bin",
+        "pytorch_model_fsdp_rank1.bin",
+        "pytorch_model.fp16.bin",
+        "adapter_model.bin",
+        "rank0-of-2-optimizer.pt",
+        "global_step10/mp_rank_00_model_states.pt",
+        "global_step10/zero_pp_rank_0_mp_rank_00_model_states.pt",
+        "global_step10/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt",
+        "global_step10/layer_03-model_00-model_states.pt",
+        "global_step10/layer_1_expert_2_mp_rank_00_model_states.pt",
+        "global_step10/expp_rank_0_mp_rank_00_optim_states.pt",
+    ],
+)
+def test_files_that_trainer_and_its_libraries_write_are_judged(tmp_path: Path, name: str) -> None:
+    folder = save(tmp_path, 10)
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    shutil.copy(folder / "training_args.bin", file)
+    assert trainer_checkpoints.is_whole(folder)
+    cut(file)
+    assert not trainer_checkpoints.is_whole(folder)
+
+
 def test_the_first_process_of_a_job_takes_nothing_that_its_script_does_not_ask_for(
     tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,14 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _GENERATORS = re.compile(r"rng_state_(\d+)\.pth")
 _STATE = "trainer_state.json"
 _UNFINISHED = "checkpoint-is-incomplete.txt"  # lies there while Trainer saves because of a SIGTERM
-_ZIPPED = (".pt", ".pth", ".bin")  # what torch.save writes
+# What Trainer, Accelerate with FSDP, PEFT and DeepSpeed write by torch.save, also in parts and per rank.
+_ZIPPED = re.compile(
+    r"(rank\d+-of-\d+-)?(optimizer|scheduler|scaler|sampler|dl_state_dict)(_\d+)?(_rank\d+)?\.(pt|bin)"
+    r"|rng_state(_\d+)?\.pth|training_args\.bin"
+    r"|(rank\d+-of-\d+-)?(pytorch_model|adapter_model)([._-].*)?\.bin"
+    r"|((bf16_|fp16_)?(zero_pp|mp|expp)_rank|layer|expert)_\d+.*(model|optim)_states\.pt"
+)
+_INDEX = re.compile(r"(pytorch_model|model|adapter_model)\..*index.*\.json")  # which file has which weights
 _LONGEST_HEADER = 100 << 20  # bytes, as the safetensors library has it
 
 _begun: dict[Path, Mark] = {}  # output folders in which a Trainer of this process has trained: the mark that it found
@@ -76,7 +83,10 @@ def steps_of(output: Path, since_ns: int = 0) -> dict[int, Path]:
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Return True if all files of a checkpoint are whole, as far as their formats tell."""
+    """Return True if all files of a checkpoint are whole, as far as their formats tell.
+
+    Files that a script has added are not judged, except those whose name ends in .safetensors or .distcp.
+    """
     try:
         files = [path for path in checkpoint.rglob("*") if path.is_file()]
         names = {path.name for path in files}
@@ -204,11 +214,11 @@ def _of_all_ranks(view: View, ranks: int) -> list[View]:
 
 
 def _is_file_whole(path: Path) -> bool:
-    if path.suffix in _ZIPPED:
+    if _ZIPPED.fullmatch(path.name):
         return zipfile.is_zipfile(path)  # its directory is at its end
     if path.suffix == ".safetensors":
         return _is_safetensors_whole(path)
-    if path.name == _STATE or path.name.endswith(".index.json"):
+    if path.name == _STATE or _INDEX.fullmatch(path.name):
         return _is_json_whole(path)
     return True
 
