@@ -1,20 +1,18 @@
-"""From which checkpoint a Trainer goes on, with a stand-in for Trainer and files in the formats that it writes."""
+"""From which checkpoint a Trainer goes on, with a stand-in for Trainer."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import struct
 import sys
 import types
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.frameworks.trainer_stand_in import Group, Trainer, cut, save, view
 from trainmaster.agent.frameworks import trainer_checkpoints, training_mark
 from trainmaster.agent.frameworks.huggingface import HUGGINGFACE
 from trainmaster.agent.frameworks.trainer_checkpoints import View
@@ -22,20 +20,6 @@ from trainmaster.agent.frameworks.training_mark import Mark
 from trainmaster.contract.wire import environment
 
 Train = Callable[..., Any]
-
-
-class Trainer:
-    """Keeps what it is asked for. `train` has the signature of the real one."""
-
-    hp_search_backend: Any = None
-
-    def __init__(self, output: Path, rank: int = 0, ranks: int = 1) -> None:
-        self.args = types.SimpleNamespace(
-            output_dir=str(output), process_index=rank, local_process_index=rank, world_size=ranks
-        )
-
-    def train(self, resume_from_checkpoint: Any = None, trial: Any = None, ignored: Any = None) -> Any:
-        return resume_from_checkpoint
 
 
 @pytest.fixture
@@ -51,25 +35,6 @@ def make(monkeypatch: pytest.MonkeyPatch) -> type[Trainer]:
 def restart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what the process knows."""
     monkeypatch.setattr(trainer_checkpoints, "_begun", {})
-
-
-def save(output: Path, step: int, ranks: int = 1) -> Path:
-    """Write a checkpoint as Trainer does."""
-    folder = output / f"checkpoint-{step}"
-    folder.mkdir(parents=True)
-    header = json.dumps({"weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
-    generators = ["rng_state.pth"] if ranks == 1 else [f"rng_state_{rank}.pth" for rank in range(ranks)]
-    for name in ("optimizer.pt", "training_args.bin", *generators):
-        with zipfile.ZipFile(folder / name, "w") as archive:
-            archive.writestr("data.pkl", bytes(100))
-    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-    return folder
-
-
-def cut(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
 
 
 def began(make: type[Trainer], output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,25 +72,6 @@ def test_a_half_written_checkpoint_is_passed_over(
     assert capsys.readouterr().err == words
 
 
-def test_a_checkpoint_without_its_last_file_or_with_a_missing_shard_is_half_written(tmp_path: Path) -> None:
-    folder = save(tmp_path, 10)
-    assert trainer_checkpoints.is_whole(folder)
-    index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}))
-    assert not trainer_checkpoints.is_whole(folder)
-    index.unlink()
-    (folder / "part").mkdir()
-    (folder / "part" / "__0_0.distcp").touch()
-    assert not trainer_checkpoints.is_whole(folder)
-    (folder / "part" / ".metadata").touch()
-    assert trainer_checkpoints.is_whole(folder)
-    (folder / "checkpoint-is-incomplete.txt").touch()  # Trainer's own mark of a save because of a SIGTERM
-    assert not trainer_checkpoints.is_whole(folder)
-    (folder / "checkpoint-is-incomplete.txt").unlink()
-    (folder / "trainer_state.json").unlink()
-    assert not trainer_checkpoints.is_whole(folder)
-
-
 @pytest.mark.parametrize("name", ["stats.bin", "metrics.pt", "my_optimizer.pt", "weights.pth", "faiss.index.json"])
 @pytest.mark.parametrize("given", [None, True, "the newest"])
 def test_files_that_the_script_adds_to_a_checkpoint_are_not_judged(
@@ -135,38 +81,6 @@ def test_files_that_the_script_adds_to_a_checkpoint_are_not_judged(
     newest = save(tmp_path, 10)
     (newest / name).write_bytes(bytes(40))
     assert make(tmp_path).train(str(newest) if given == "the newest" else given) == str(newest)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "scheduler.pt",
-        "scaler.pt",
-        "optimizer.bin",
-        "optimizer_0_rank1.bin",
-        "rng_state_3.pth",
-        "pytorch_model.bin",
-        "pytorch_model-00001-of-00002.bin",
-        "pytorch_model_fsdp_rank1.bin",
-        "pytorch_model.fp16.bin",
-        "adapter_model.bin",
-        "rank0-of-2-optimizer.pt",
-        "global_step10/mp_rank_00_model_states.pt",
-        "global_step10/zero_pp_rank_0_mp_rank_00_model_states.pt",
-        "global_step10/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt",
-        "global_step10/layer_03-model_00-model_states.pt",
-        "global_step10/layer_1_expert_2_mp_rank_00_model_states.pt",
-        "global_step10/expp_rank_0_mp_rank_00_optim_states.pt",
-    ],
-)
-def test_files_that_trainer_and_its_libraries_write_are_judged(tmp_path: Path, name: str) -> None:
-    folder = save(tmp_path, 10)
-    file = folder / name
-    file.parent.mkdir(exist_ok=True)
-    shutil.copy(folder / "training_args.bin", file)
-    assert trainer_checkpoints.is_whole(folder)
-    cut(file)
-    assert not trainer_checkpoints.is_whole(folder)
 
 
 def test_the_first_process_of_a_job_takes_nothing_that_its_script_does_not_ask_for(
@@ -271,6 +185,63 @@ def test_without_a_whole_checkpoint_it_begins_again_and_says_so(
     assert capsys.readouterr().err == "trainmaster: Trainer begins again, since checkpoint-10 is half written\n"
 
 
+@pytest.mark.parametrize("given", [True, "checkpoint-10"])
+def test_a_first_process_that_asks_for_a_checkpoint_where_there_is_none_is_left_to_trainer(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, given: Any
+) -> None:
+    """Trainer refuses it, and a restart must not begin instead."""
+    asked = given if given is True else str(tmp_path / given)
+    for _ in range(2):
+        assert make(tmp_path).train(asked) == asked
+        restart(monkeypatch)
+
+
+@pytest.mark.parametrize("given", [True, "checkpoint-10", "pretrained"])
+def test_a_training_after_one_that_trainer_refused_is_the_first(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, given: Any
+) -> None:
+    """Scripts catch the error, and train without a checkpoint."""
+    trainer = make(tmp_path)
+    trainer.train(given if given is True else str(tmp_path / given))
+    trainer.train()
+    saved = save(tmp_path, 20)
+    restart(monkeypatch)
+    assert make(tmp_path).train() == str(saved)
+
+
+@pytest.mark.parametrize(("given", "which"), [(True, "checkpoint"), ("checkpoint-10", "checkpoint-10")])
+def test_a_restart_before_the_first_checkpoint_begins_again_and_says_so(
+    tmp_path: Path,
+    make: type[Trainer],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: Any,
+    which: str,
+) -> None:
+    began(make, tmp_path, monkeypatch)
+    assert make(tmp_path).train(given if given is True else str(tmp_path / given)) is None
+    words = f"trainmaster: Trainer begins again, since there is no {which} in {tmp_path}\n"
+    assert capsys.readouterr().err == words
+
+
+def test_a_rank_that_sees_no_mark_does_what_the_others_do(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some ranks see a mark that others have no access to. All begin, or Trainer refuses in all."""
+    for begun, expected in ((False, True), (True, None)):
+        monkeypatch.setitem(sys.modules, "torch.distributed", Group(View(begun=begun)))
+        assert make(tmp_path, ranks=2).train(True) is expected
+
+
+def test_a_checkpoint_without_its_last_file_is_named_where_the_script_asks_for_the_newest(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began(make, tmp_path, monkeypatch)
+    (save(tmp_path, 10) / "trainer_state.json").unlink()
+    assert make(tmp_path).train(True) is None
+    assert capsys.readouterr().err == "trainmaster: Trainer begins again, since checkpoint-10 is half written\n"
+
+
 def test_checkpoints_without_an_optimizer_are_not_taken_unless_the_script_asks_for_them(
     tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,25 +255,6 @@ def test_checkpoints_without_an_optimizer_are_not_taken_unless_the_script_asks_f
     words = "trainmaster: Trainer begins again, since its checkpoints have no optimizer (save_only_model)\n"
     assert capsys.readouterr().err == words
     assert trainer.train(True) == str(saved)
-
-
-def view(*steps: int, **more: Any) -> View:
-    """Return what a rank sees that has whole checkpoints of this job."""
-    seen = frozenset(steps)
-    return View(begun=True, found=seen, own=seen, whole=seen, complete=seen, **more)
-
-
-class Group:
-    """torch.distributed, where the other ranks see `others`."""
-
-    def __init__(self, *others: View) -> None:
-        self.others = others
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def all_gather_object(self, found: list[Any], own: Any) -> None:
-        found[:] = [own, *self.others]
 
 
 def test_all_ranks_go_on_from_a_checkpoint_that_each_of_them_has(

@@ -52,8 +52,8 @@ class View:
     """What a rank sees of an output folder. Checkpoints are known by their steps.
 
     begun: an earlier process of this job has trained into the folder. several: one of them has trained into it several
-    times. found: all checkpoints, whole or not. own: those that this job has made. complete: those that are whole and
-    have the random generators of all ranks.
+    times. found: all checkpoints, whole or not. own: those that this job has made. whole: those whose files are all
+    whole. complete: those of them that have the random generators of all ranks.
     """
 
     begun: bool = False
@@ -116,27 +116,32 @@ def choose(given: Any, output: Path, asked: int | None, views: Sequence[View], h
     own, found = _in_all(views, "own"), _in_all(views, "found")
     if given is False or (given is None and not own):
         return Choice(given)
+    nothing = not any(view.found if asked is None else asked in view.found for view in views)
+    if nothing and not any(view.begun for view in views):
+        return Choice(given)  # before this job has saved, Trainer's own error is right
     # With another number of ranks than before, no checkpoint has the generators of all.
     usable = _in_all(views, "complete") or _in_all(views, "whole")
     if given is None or given is True:
         usable = usable if given else usable & own
-        newest = max(found if given else own, default=-1)
+        newest = max(found if given else own)
         skipped = f", since checkpoint-{newest} is half written" if newest > max(usable, default=-1) else ""
     # A path that the script has not found in its own output folder is what a person wants.
     elif asked is None or asked in usable:
         return Choice(given)
     elif asked in found:
         skipped = f", since checkpoint-{asked} is half written"
+    elif nothing:
+        skipped = f", since there is no checkpoint-{asked} in {output}"
     else:
         skipped = f", since some ranks do not see checkpoint-{asked} in {output}"
     if not usable:
-        return Choice(None, f"Trainer begins again{skipped}" if skipped else "")
+        return Choice(None, f"Trainer begins again{skipped}")
     step = max(usable)
     return Choice(str(output / f"checkpoint-{step}"), f"Trainer goes on from checkpoint-{step}{skipped}")
 
 
 def _hindrance(given: Any, output: Path, views: Sequence[View], has_optimizer: bool) -> str:
-    """Return why a Trainer that has not asked for a path cannot go on; "" if it can, or if there is nothing to take."""
+    """Return why a Trainer that has not asked for a path cannot go on; "" if it can, or if it need not."""
     if given is None and any(view.several for view in views):
         return f"this script trains several times into {output}"
     if given is not None and given is not True:
@@ -144,6 +149,8 @@ def _hindrance(given: Any, output: Path, views: Sequence[View], has_optimizer: b
     wanted = "own" if given is None else "found"
     if not _in_all(views, wanted) and any(getattr(view, wanted) for view in views):
         return f"some ranks do not see its checkpoints in {output}, which must be on a volume of all pods"
+    if given is True and not any(view.found for view in views) and any(view.begun for view in views):
+        return f"there is no checkpoint in {output}"
     if given is None and _in_all(views, "own") and not has_optimizer:
         # It would go on with a new optimizer and the first learning rate: another training than an undisturbed one.
         return "its checkpoints have no optimizer (save_only_model)"
@@ -167,6 +174,8 @@ def of_trainer(trainer: Any, given: Any) -> Any:
     chosen = choose(given, output, asked, views, not getattr(trainer.args, "save_only_model", False))
     if chosen.words and trainer.args.process_index == 0:
         print(f"trainmaster: {chosen.words}", file=sys.stderr, flush=True)
+    if chosen.resume and (chosen.resume is True or not Path(chosen.resume).is_dir()):
+        return chosen.resume  # Trainer refuses this, so no training begins
     _begun.setdefault(folder, mark)
     if trainer.args.local_process_index == 0:
         # A second training that goes on from a checkpoint of the first, as the script has it, is the same training.
