@@ -43,6 +43,8 @@ def module(*args: str) -> dict[str, Any]:
         (["python", "-m", "accelerate.commands.launch", "--multi_gpu", *TAIL], SCRIPT),
         (["python", "-m", "accelerate.commands.accelerate_cli", "launch", *TAIL], SCRIPT),
         (["deepspeed", "--num_gpus", "2", "--master_port=29501", *TAIL], DEEPSPEED),
+        (["ds", "--num_gpus", "2", *TAIL], DEEPSPEED),
+        (["python", "/opt/venv/bin/ds", *TAIL], DEEPSPEED),
         (["deepspeed", "--no_local_rank", "-q", *TAIL], SCRIPT),
         (["deepspeed", "--module", "--no_local_rank", "pkg.mod", "-v"], module("-v")),
         (["python", "-m", "deepspeed.launcher.runner", "--no_ssh", *TAIL], DEEPSPEED),

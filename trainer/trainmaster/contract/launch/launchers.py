@@ -20,6 +20,7 @@ _PROGRAMS = {
     ("accelerate-launch",): ACCELERATE,
     ("deepspeed",): DEEPSPEED,
     ("deepspeed.pt",): DEEPSPEED,
+    ("ds",): DEEPSPEED,
     ("horovodrun",): HOROVODRUN,
 }
 _MODULES = {
