@@ -11,34 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.launch import stand_in_launchers
 from trainmaster.agent.shell.launching import foreign_launchers
 from trainmaster.rank import executed_rank_observation, script_runner
 from trainmaster.rank.injected import trainmaster_nested_launch as nested
 
-API = """
-def launch_agent(config, entrypoint, args):
-    raise SystemExit("a world of its own was started")
-
-
-class Config:
-    def __init__(self, nproc_per_node):
-        self.nproc_per_node = nproc_per_node
-"""
-RUN = """
-import os, sys
-from torch.distributed.launcher import api
-
-
-def main():
-    os.environ["SET_BY_THE_LAUNCHER"] = "1"
-    processes = int(sys.argv[1].partition("=")[2])
-    api.launch_agent(api.Config(processes), sys.executable, ["-u", sys.argv[2], "--local-rank=${local_rank}"])
-
-
-if __name__ == "__main__":
-    main()
-"""
-DEEPSPEED = "def main():\n    raise SystemExit('a world of its own was started')\n"
 SCRIPT = """
 import json, os, sys
 told = os.environ.get("SET_BY_THE_LAUNCHER") or os.environ.get("HOROVOD_CYCLE_TIME")
@@ -49,34 +26,37 @@ print(json.dumps([sys.argv[1:], os.environ["RANK"], told, os.getpid()]))
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """With packages in the place of torch, deepspeed and horovod, and a script."""
-    files = {
-        "torch/__init__.py": "",
-        "torch/distributed/__init__.py": "",
-        "torch/distributed/run.py": RUN,
-        "torch/distributed/launcher/__init__.py": "",
-        "torch/distributed/launcher/api.py": API,
-        "deepspeed/__init__.py": "",
-        "deepspeed/launcher/__init__.py": "",
-        "deepspeed/launcher/runner.py": DEEPSPEED,
-        "horovod/__init__.py": "",
-        "horovod/runner/__init__.py": "",
-        "horovod/runner/launch.py": "def run_commandline():\n    raise SystemExit('horovodrun starts a world')\n",
-        "train.py": SCRIPT,
-    }
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    stand_in_launchers.write(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
     return tmp_path
 
 
 def run(folder: Path, *argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A program of rank 3, the second of two in its pod."""
+    env = rank_environment(folder, **variables)
+    return subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def rank_environment(folder: Path, **variables: str) -> dict[str, str]:
     given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "TRAINMASTER_ROUND": "1", "MASTER_PORT": "9"}
     local = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TRAINMASTER_RANKS_PER_POD": "2"}
-    ranks = {"WORLD_SIZE": "4", "RANK": "3", **local}
-    env = {**given, **ranks, **variables}
-    env.update(executed_rank_observation.variables(env))
+    env = {**given, "WORLD_SIZE": "4", "RANK": "3", **local, **variables}
+    return {**env, **executed_rank_observation.variables(env)}
+
+
+def run_forked(folder: Path, source: str, imported: list[str]) -> subprocess.CompletedProcess[str]:
+    """A script of that rank, in a fork of a zygote that has imported some modules."""
+    (folder / "launch.py").write_text(source)
+    code = f"""
+import importlib, os
+from trainmaster.agent.zygote import child_setup
+for name in {imported!r}:
+    importlib.import_module(name)
+os.environ.update({rank_environment(folder)!r})
+child_setup.run({{"kind": "script", "path": "launch.py", "args": []}})
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    argv = [sys.executable, "-c", code]
     return subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
 
 
@@ -91,6 +71,25 @@ def test_a_program_that_launches_itself_becomes_the_script(folder: Path) -> None
     launch += "sys.argv[1:] = ['--nproc=2', 'train.py']; run.main()"
     first, second = run(folder, sys.executable, "-uc", launch).stdout.splitlines()
     assert json.loads(second)[3] == int(first), "one process, not a process beside it"
+
+
+BY_MAIN = "import sys; sys.argv[1:] = ['--nproc=2', 'train.py']; from torch.distributed.run import main; main()"
+BY_FUNCTION = """
+import sys
+from torch.distributed.launcher import Config, launch_agent
+launch_agent(Config(2), sys.executable, ["train.py", "--local-rank=${local_rank}"])
+"""
+BY_SUBPROCESS = """
+import subprocess, sys
+sys.exit(subprocess.call([sys.executable, "-m", "torch.distributed.run", "--nproc=2", "train.py"]))
+"""
+
+
+@pytest.mark.parametrize("imported", [[], ["torch.distributed.run"]], ids=["", "imported already"])
+@pytest.mark.parametrize("source", [BY_MAIN, BY_FUNCTION, BY_SUBPROCESS], ids=["main", "function", "subprocess"])
+def test_a_launcher_in_a_forked_program_becomes_the_script(folder: Path, source: str, imported: list[str]) -> None:
+    done = run_forked(folder, source, imported)
+    assert json.loads(done.stdout)[:2] == [["--local-rank=1"], "3"], done.stderr
 
 
 def test_another_number_of_processes_is_refused_for_good(folder: Path) -> None:

@@ -141,6 +141,18 @@ def test_a_killed_script_goes_on_and_ends_as_a_calm_one_does_under_torchrun(
     assert [r["resumedStep"] for r in outcome.status["recoveries"]] == [resumed]
 
 
+@pytest.mark.parametrize("way", ["in-process", "subprocess"])
+def test_a_killed_program_that_launches_its_ranks_itself_trains_in_one_world_after_it_was_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, under_torchrun: Callable[[str], set[str]], way: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, log = run_program(tmp_path, ["python", "launching.py", way, "killed_once.py"])
+    assert (log.count("launches executed"), log.count("launches forked")) == (2, 2)
+    assert re.findall(r"resumed at step (\d+)", log) == ["3", "3"], "each of two ranks, once"
+    assert log.count("weights") == 1
+    assert digests(log) == under_torchrun("ddp_snapshot.py")
+
+
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.parametrize("program", KILLS)
 def test_a_calm_script_ends_as_under_torchrun(

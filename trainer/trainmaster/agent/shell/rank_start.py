@@ -33,10 +33,10 @@ def start_rank(
     env = rank_environment(settings, assignment, pod_rank, _own_cpus(settings, assignment, pod_rank, advise))
     env.update(more)
     settings = settings.of_rank(int(env["LOCAL_RANK"]))
+    if not settings.own_loop:  # a script may launch its ranks itself, in every round: a fork runs it from its beginning
+        env.update(executed_rank_observation.variables(env))
     if way == "exec":
         link = zygotes.root()
-        if not settings.own_loop:  # a script that is forked has trained: it launches nothing
-            env.update(executed_rank_observation.variables(env))
         argv = settings.command.argv
         if settings.executed_entry is not None:
             argv, added = executed_rank.command(settings.executed_entry, settings.command.flags)

@@ -23,7 +23,8 @@ from trainmaster.agent.zygote.fork_server import MARK, Birth
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 from trainmaster.host import pinning, processes
-from trainmaster.rank import failure_message, program_replacement, script_runner
+from trainmaster.rank import executed_rank_observation, failure_message, program_replacement, script_runner
+from trainmaster.rank.injected import trainmaster_nested_launch
 
 set_by_imports: dict[str, str | None] = {}
 """Variables that the imports of a learned zygote have set, or deleted (None), as they do in a rank."""
@@ -85,10 +86,22 @@ def execute(argv: list[str]) -> None:
 def run(entry: dict[str, Any]) -> None:
     """Run a Python entry in this fork as if it had been started. Does not return."""
     _refresh(os.environ)
+    _customize_as_injected()
     script_runner.customize()
     program_replacement.install()
     code = script_runner.run(entry)
     _leave(code)
+
+
+def _customize_as_injected() -> None:
+    """Do in this fork what the injected `sitecustomize` does in an interpreter that starts.
+
+    A fork of a script runs it from its beginning, so it may launch the ranks itself. Python processes below it get the
+    `sitecustomize`, and the record is claimed so that none of them takes itself for the rank.
+    """
+    if script_runner.INJECTED in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        trainmaster_nested_launch.install()
+        executed_rank_observation.claim()
 
 
 def _refresh(env: Any) -> None:

@@ -17,6 +17,7 @@ import importlib.abc
 import importlib.util
 import os
 import sys
+import types
 
 TYPE_CHECKING = False  # typing costs time at every start of an interpreter
 if TYPE_CHECKING:
@@ -29,11 +30,25 @@ _KEPT = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")  # of the round and of
 
 
 def install() -> None:
-    """Watch for launchers being imported in this process."""
+    """Take over the launchers that this process has imported (a fork has), and those that it will import."""
     for name, take_over in _LAUNCHERS.items():
         if name in sys.modules:
-            take_over(sys.modules[name])
+            _take_over_imported(sys.modules[name], take_over)
     sys.meta_path.insert(0, _Finder())
+
+
+def _take_over_imported(module: Any, take_over: Callable[[Any], None]) -> None:
+    """Take over a module that was imported, also where other modules have imported its functions by their names."""
+    before = dict(vars(module))
+    take_over(module)
+    for name, original in before.items():
+        if vars(module)[name] is original:
+            continue
+        for other in list(sys.modules.values()):
+            if issubclass(type(other), types.ModuleType):  # an instance may be a proxy that loads what it is asked
+                names = object.__getattribute__(other, "__dict__")  # another look-up would load a lazy module
+                if names.get(name) is original:
+                    names[name] = vars(module)[name]
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -1,0 +1,52 @@
+"""Packages in the place of torch, deepspeed and horovod, whose launchers say that they start a world of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+API = """
+def launch_agent(config, entrypoint, args):
+    raise SystemExit("a world of its own was started")
+
+
+class Config:
+    def __init__(self, nproc_per_node):
+        self.nproc_per_node = nproc_per_node
+"""
+RUN = """
+import os, sys
+from torch.distributed.launcher import api
+
+
+def main():
+    os.environ["SET_BY_THE_LAUNCHER"] = "1"
+    processes = int(sys.argv[1].partition("=")[2])
+    api.launch_agent(api.Config(processes), sys.executable, ["-u", sys.argv[2], "--local-rank=${local_rank}"])
+
+
+if __name__ == "__main__":
+    main()
+"""
+DEEPSPEED = "def main():\n    raise SystemExit('a world of its own was started')\n"
+FILES = {
+    # What a fork of a zygote reads again of torch.
+    "torch/__init__.py": "def set_num_threads(_): ...\ndef initial_seed(): return 1\n",
+    "torch/distributed/__init__.py": "",
+    "torch/distributed/run.py": RUN,
+    "torch/distributed/launcher/__init__.py": "from torch.distributed.launcher.api import Config, launch_agent\n",
+    "torch/distributed/launcher/api.py": API,
+    "deepspeed/__init__.py": "",
+    "deepspeed/launcher/__init__.py": "",
+    "deepspeed/launcher/runner.py": DEEPSPEED,
+    "horovod/__init__.py": "",
+    "horovod/runner/__init__.py": "",
+    "horovod/runner/launch.py": "def run_commandline():\n    raise SystemExit('horovodrun starts a world')\n",
+}
+
+
+def write(folder: Path) -> None:
+    """Write the packages into a folder, which is to be in PYTHONPATH."""
+    for name, text in FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
