@@ -92,6 +92,17 @@ def test_a_launcher_in_a_forked_program_becomes_the_script(folder: Path, source:
     assert json.loads(done.stdout)[:2] == [["--local-rank=1"], "3"], done.stderr
 
 
+def test_a_launched_function_has_its_result_under_rank_0_and_under_all_ranks_of_the_node(folder: Path) -> None:
+    (folder / "launch.py").write_text(
+        "import os\nfrom torch.distributed.launcher import api\n"
+        "print(api.launch_agent(api.Config(2), lambda x: x * 2 + int(os.environ['RANK']), (20,)))\n"
+    )
+    second_node = run(folder, sys.executable, "launch.py")
+    assert second_node.stdout == "{0: 43, 2: 43, 3: 43}\n", second_node.stderr
+    one_node = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+    assert run(folder, sys.executable, "launch.py", **one_node).stdout == "{0: 41, 1: 41}\n"
+
+
 def test_another_number_of_processes_is_refused_for_good(folder: Path) -> None:
     done = run(folder, sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", "train.py")
     assert done.returncode == 93

@@ -3,7 +3,8 @@
 Each rank would start a world of its own, and all would write one snapshot. Here the launcher becomes the script that it
 would start: torch's launchers, and those built on them, all end in one function of torch. It then executes the script
 with this rank's number. The launcher's own parser has run by then, and its variables are set. The lines of deepspeed
-and horovodrun are read as the command of a job is. A launcher that was told another number of processes is refused.
+and horovodrun are read as the command of a job is. A function that is launched is called in the process of the rank.
+A launcher that was told another number of processes is refused.
 
 A rank that has joined its round and then launches something (an evaluation in a world of its own) is left alone. This
 file imports nothing of ours before it refuses something, and runs under Python 3.8 and newer.
@@ -89,10 +90,19 @@ def _take_over_elastic(module: Any) -> None:
         if note:
             sys.stderr.write(note + "\n")
         if callable(entrypoint):
-            return {int(os.environ["RANK"]): entrypoint(*args)}
+            return dict.fromkeys(_ranks_with_results(os.environ), entrypoint(*args))
         return _become([str(entrypoint), *map(str, args)], dict(os.environ))
 
     module.launch_agent = launch_agent
+
+
+def _ranks_with_results(env: Any) -> list[int]:
+    """Return the ranks under which a program finds a result: those of this node, as torch's launcher gives them.
+
+    Rank 0 is always among them. Programs read its result, and here every rank runs the program.
+    """
+    first = int(env["RANK"]) - int(env["LOCAL_RANK"])
+    return sorted({0, *range(first, first + int(env["LOCAL_WORLD_SIZE"]))})
 
 
 def _take_over_simple(module: Any) -> None:
