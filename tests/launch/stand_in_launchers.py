@@ -28,6 +28,26 @@ if __name__ == "__main__":
     main()
 """
 DEEPSPEED = "def main():\n    raise SystemExit('a world of its own was started')\n"
+HOROVOD = """
+def _run(args):
+    raise SystemExit("a world of its own was started")
+
+
+def run_commandline():
+    _run(None)
+"""
+HOROVOD_RUN = """
+class Args:
+    pass
+
+
+def run(func, num_proc=1):
+    from .launch import _run
+
+    args = Args()
+    args.run_func, args.num_proc = func, num_proc
+    return _run(args)
+"""
 FILES = {
     # What a fork of a zygote reads again of torch.
     "torch/__init__.py": "def set_num_threads(_): ...\ndef initial_seed(): return 1\n",
@@ -39,8 +59,8 @@ FILES = {
     "deepspeed/launcher/__init__.py": "",
     "deepspeed/launcher/runner.py": DEEPSPEED,
     "horovod/__init__.py": "",
-    "horovod/runner/__init__.py": "",
-    "horovod/runner/launch.py": "def run_commandline():\n    raise SystemExit('horovodrun starts a world')\n",
+    "horovod/runner/__init__.py": HOROVOD_RUN,
+    "horovod/runner/launch.py": HOROVOD,
 }
 
 

@@ -159,6 +159,18 @@ def test_later_rounds_of_an_elastic_job_may_have_another_size_than_horovodrun_wa
     assert json.loads(done.stdout)[1] == "3", done.stderr
 
 
+@pytest.mark.parametrize(
+    ("processes", "code", "words"),
+    [(4, 0, "[23, 23, 23, 23]"), (2, 93, "would start 2 processes, but the job has 4 ranks")],
+)
+def test_a_function_of_horovod_run_is_called_in_the_rank(folder: Path, processes: int, code: int, words: str) -> None:
+    (folder / "launch.py").write_text(
+        f"import os\nfrom horovod.runner import run\nprint(run(lambda: 20 + int(os.environ['RANK']), {processes}))\n"
+    )
+    done = run(folder, sys.executable, "launch.py")
+    assert (done.returncode, words in done.stdout + done.stderr) == (code, True), done.stderr
+
+
 def test_a_rank_that_has_joined_its_round_may_launch_what_it_likes(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as store:
         port = store.getsockname()[1]

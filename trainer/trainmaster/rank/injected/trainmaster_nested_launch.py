@@ -151,11 +151,30 @@ def _read_as_command(launcher: str, function: str) -> Callable[[Any], None]:
     return take_over
 
 
+def _take_over_horovod(module: Any) -> None:
+    """Take over horovod.runner.launch, which horovodrun and the function horovod.run use."""
+    _read_as_command("horovodrun", "run_commandline")(module)
+    original = module._run
+
+    def _run(args: Any) -> Any:
+        if getattr(args, "run_func", None) is None or has_joined():
+            return original(args)
+        ranks = int(os.environ["WORLD_SIZE"])
+        if args.num_proc != ranks and os.environ.get("TRAINMASTER_ROUND") == "1":  # later rounds may have other sizes
+            _refuse(
+                f"horovod.run, which this job's program calls, would start {args.num_proc} processes, but the job has "
+                f"{ranks} ranks: write the same number in both"
+            )
+        return [args.run_func()] * ranks
+
+    module._run = _run
+
+
 _LAUNCHERS: dict[str, Callable[[Any], None]] = {
     "torch.distributed.launcher.api": _take_over_elastic,
     "accelerate.commands.launch": _take_over_simple,
     "deepspeed.launcher.runner": _read_as_command("deepspeed", "main"),
-    "horovod.runner.launch": _read_as_command("horovodrun", "run_commandline"),
+    "horovod.runner.launch": _take_over_horovod,
 }
 
 
