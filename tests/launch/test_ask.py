@@ -11,7 +11,7 @@ import pytest
 
 from trainmaster.contract.launch import LaunchRefused, UnknownOption, parse
 from trainmaster.contract.launch.own_parser import MARK
-from trainmaster.contract.launch.own_parser_process import OwnParsers
+from trainmaster.contract.launch.own_parser_process import OwnParsers, name_of_answer
 
 ANSWER = {"kind": "script", "name": "train.py", "args": ["--x"], "given": {}, "environment": {"ACCELERATE_X": "1"}}
 LINE = ["accelerate", "launch", "--new_flag", "train.py", "--x"]
@@ -71,6 +71,40 @@ def test_an_answer_is_kept_until_a_file_that_it_depends_on_changes(tmp_path: Pat
     assert len(python.calls) == 1
     os.utime(config, ns=(1, 1))
     parse(LINE, python.parsers(tmp_path / "kept").read)
+    assert len(python.calls) == 2
+
+
+def of_pod(folder: Path, slot: int) -> dict[str, str]:
+    """The variables by which the pods of one job differ on one machine."""
+    return {
+        "TRAINMASTER_SLOT": str(slot),
+        "TRAINMASTER_INCARNATION": "2",
+        "TRAINMASTER_POD_UID": f"uid-{slot}",
+        "TRAINMASTER_RAM_DIR": f"{folder}/ram-{slot}",
+        "TMPDIR": f"{folder}/pod-{slot}/tmp",
+    }
+
+
+def test_the_pods_of_a_job_on_one_machine_share_an_answer(tmp_path: Path) -> None:
+    python = Python(tmp_path, {**ANSWER, "files": {}})
+    for slot in range(2):
+        parse(LINE, python.parsers(tmp_path / "kept", **of_pod(tmp_path, slot)).read)
+    assert len(python.calls) == 1
+
+
+@pytest.mark.parametrize("name", ["HF_HOME", "ACCELERATE_USE_CPU", "PATH", "POD_NAME"])
+def test_an_answer_is_not_taken_for_other_variables_that_a_launcher_may_read(name: str) -> None:
+    one, other = ({**of_pod(Path("/run"), 0), name: value} for value in "ab")
+    assert name_of_answer(["a"], one, "/", alone=True) != name_of_answer(["a"], other, "/", alone=True)
+
+
+def test_an_answer_behind_a_shell_which_may_read_the_pods_number_is_for_this_pod_alone(tmp_path: Path) -> None:
+    python = Python(tmp_path, {**ANSWER, "files": {}})
+    python.path.rename(tmp_path / "bash")
+    line = ["bash", "-lc", "accelerate launch --new_flag train.py --x"]
+    for slot in range(2):
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        parse(line, python.parsers(tmp_path / "kept", PATH=path, **of_pod(tmp_path, slot)).read)
     assert len(python.calls) == 2
 
 

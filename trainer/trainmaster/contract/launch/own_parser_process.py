@@ -2,7 +2,7 @@
 
 This imports torch, which takes seconds. So it is done once, when an agent starts or a person asks. It is not needed if
 our table of torchrun's options knows all of the options, and an answer is kept in a folder, if there is one, for the
-agents that start later on the same machine.
+agents that start later on the same machine, also for those of the job's other pods.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED, HOROVOD
 from trainmaster.contract.launch.own_parser import LIMIT_S, MARK
 
 _PROGRAM = Path(__file__).with_name("own_parser.py")
+# Pods of a job differ in these variables, and launchers read none of them.
+_OURS = "TRAINMASTER_"
+_TEMPORARY = "TMPDIR"
 # Run from its text: the script's folder must not come first in sys.path, nor the current one.
 _START = "import sys; del sys.path[0], sys.argv[0]; exec(compile(open(sys.argv[0]).read(), sys.argv[0], 'exec'))"
 
@@ -58,7 +61,9 @@ class OwnParsers:
         alone = around([launcher.python]) == [launcher.python]
         python = self._interpreter(launcher.python) if alone else launcher.python
         request = json.dumps({"launcher": launcher.kind, "options": launcher.options})
-        answer = self._answer(around([python, "-c", _START, str(_PROGRAM), request]))
+        argv = around([python, "-c", _START, str(_PROGRAM), request])
+        name = name_of_answer(argv, self._environ, os.path.abspath(self._folder), alone=alone)
+        answer = self._kept_answer(argv, name)
         if "refused" in answer:
             raise LaunchRefused(f"{launcher.kind}: {answer['refused']}")
         if "missing" in answer:
@@ -70,9 +75,8 @@ class OwnParsers:
             return read_by_tables(launcher)
         return Launch(answer["kind"], answer["name"], answer["args"], answer["given"], answer["environment"])
 
-    def _answer(self, argv: list[str]) -> dict[str, Any]:
-        content = json.dumps([argv, sorted(self._environ.items()), os.path.abspath(self._folder)])
-        with _locked(self._keep, hashlib.sha256(content.encode()).hexdigest()[:32]) as kept:
+    def _kept_answer(self, argv: list[str], name: str) -> dict[str, Any]:
+        with _locked(self._keep, name) as kept:
             known = _read(kept)
             if known is not None:
                 return known
@@ -103,6 +107,18 @@ class OwnParsers:
             return {"refused": f"its own parser can't be run by {argv[0]}: {last}"}
         answer: dict[str, Any] = json.loads(line[len(MARK) :])
         return answer
+
+
+def name_of_answer(argv: list[str], environ: Mapping[str, str], folder: str, *, alone: bool) -> str:
+    """Return the name under which an answer is kept. It is the same for all pods whose launcher gives the same answer.
+
+    `folder` is the current folder of the ranks. `alone`: no wrapper or shell precedes the launcher. These may read any
+    variable, such as the number of the pod. A launcher may read any variable of the user's.
+    """
+    if alone:
+        environ = {n: value for n, value in environ.items() if not n.startswith(_OURS) and n != _TEMPORARY}
+    content = json.dumps([argv, sorted(environ.items()), folder])
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 @contextlib.contextmanager
