@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +33,10 @@ class Python:
     def calls(self) -> list[str]:
         return self._calls.read_text().splitlines() if self._calls.exists() else []
 
-    def parsers(self, keep: Path | None = None, **environ: str) -> OwnParsers:
+    def parsers(self, keep: Path | None = None, asked: list[str] | None = None, **environ: str) -> OwnParsers:
         variables = {"PATH": os.environ["PATH"], **environ}
-        return OwnParsers(variables, interpreter=lambda _: str(self.path), keep=str(keep or ""))
+        asks = (asked if asked is not None else []).append
+        return OwnParsers(variables, interpreter=lambda _: str(self.path), keep=str(keep or ""), asks=asks)
 
 
 def test_what_the_table_reads_in_full_is_not_asked(tmp_path: Path) -> None:
@@ -105,6 +108,34 @@ def test_an_answer_behind_a_shell_which_may_read_the_pods_number_is_for_this_pod
     for slot in range(2):
         path = f"{tmp_path}:{os.environ['PATH']}"
         parse(line, python.parsers(tmp_path / "kept", PATH=path, **of_pod(tmp_path, slot)).read)
+    assert len(python.calls) == 2
+
+
+def test_who_waits_is_told_before_a_parser_is_asked_but_not_of_a_kept_answer(tmp_path: Path) -> None:
+    python, asked = Python(tmp_path, {**ANSWER, "files": {}}), []
+    for _ in range(2):
+        parse(LINE, python.parsers(tmp_path / "kept", asked).read)
+    parse(["torchrun", "train.py"], python.parsers(tmp_path / "kept", asked).read)
+    assert asked == ["accelerate launch"]
+
+
+def test_who_waits_is_told_although_another_process_asks_already(tmp_path: Path) -> None:
+    python, kept = Python(tmp_path, {**ANSWER, "files": {}}), tmp_path / "kept"
+    parse(LINE, python.parsers(kept).read)
+    next(kept.glob("*.json")).unlink()
+    told = threading.Event()
+    with open(next(kept.glob("*.lock")), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        parsers = OwnParsers(
+            {"PATH": os.environ["PATH"]},
+            interpreter=lambda _: str(python.path),
+            keep=str(kept),
+            asks=lambda _: told.set(),
+        )
+        waits = threading.Thread(target=parse, args=(LINE, parsers.read), daemon=True)
+        waits.start()
+        assert told.wait(60)
+    waits.join(60)
     assert len(python.calls) == 2
 
 

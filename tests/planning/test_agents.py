@@ -24,6 +24,19 @@ def test_an_agent_that_is_silent_for_too_long_loses_its_pod() -> None:
     assert world.status.restarts.pod == 1
 
 
+def test_a_pod_that_reports_but_has_not_joined_is_not_lost_and_the_first_round_waits_for_it() -> None:
+    world = pending(job_spec(2))
+    for slot in world.slots:
+        world.pod(slot, running_s=60.0)
+        world.agent(slot)
+    world.agent(1, joined=False, next_store=None, warming=True)
+    decision = world.plan()
+    assert (decision.intent, decision.status.round) == (False, 0)
+    world.agent(1, joined=True)
+    world.write()
+    assert (world.status.round, world.status.restarts.pod) == (1, 0)
+
+
 @pytest.mark.parametrize(
     ("slots", "silent", "lost"), [(4, 1, True), (4, 2, False), (7, 2, True), (1, 1, True), (2, 2, False)]
 )

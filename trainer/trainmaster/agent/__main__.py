@@ -8,12 +8,21 @@ import os
 import sys
 
 from trainmaster.agent.shell import fault_socket, profile_commands
-from trainmaster.agent.shell.launching.agent_settings import Settings, read_environment
+from trainmaster.agent.shell.settings_reading import EndedEarly, read_settings
 from trainmaster.agent.shell.supervisor import Supervisor
 from trainmaster.contract.wire import ExitCode
 
 
-async def _run(settings: Settings) -> int:
+async def _run() -> int:
+    try:
+        settings = await read_settings(os.environ)
+    except ValueError as error:
+        print(f"trainmaster agent: {error}", file=sys.stderr)
+        return ExitCode.CONFIG_ERROR
+    except EndedEarly as ended:
+        return ended.code
+    if settings.without_devices:
+        print(f"[agent] {settings.without_devices}", flush=True)
     supervisor = Supervisor(settings)
     code = await supervisor.run()
     if supervisor.uploads.stuck:  # the interpreter would wait for the threads that wait for storage
@@ -27,14 +36,7 @@ def main() -> int:
         return fault_socket.request(sys.argv[2:])
     if sys.argv[1:2] == ["profile"]:
         return profile_commands.command(sys.argv[2:])
-    try:
-        settings = read_environment()
-    except ValueError as error:
-        print(f"trainmaster agent: {error}", file=sys.stderr)
-        return ExitCode.CONFIG_ERROR
-    if settings.without_devices:
-        print(f"[agent] {settings.without_devices}", flush=True)
-    return asyncio.run(_run(settings))
+    return asyncio.run(_run())
 
 
 if __name__ == "__main__":

@@ -41,13 +41,16 @@ class OwnParsers:
         interpreter: Callable[[str], str] = lambda name: name,
         keep: str = "",
         folder: str = ".",
+        asks: Callable[[str], None] = lambda launcher: None,
     ) -> None:
         """`interpreter` returns the program that runs a Python of this name. `keep` is the folder of kept answers; with
-        "" they are not kept. `folder` is the current folder of the ranks."""
+        "" they are not kept. `folder` is the current folder of the ranks. `asks` is called with the name of a launcher
+        before `read` waits for its parser: this can take minutes, also if another process asks already."""
         self._environ = dict(environ)
         self._interpreter = interpreter
         self._keep = keep
         self._folder = folder
+        self._asks = asks
 
     def read(self, launcher: Launcher, around: Around) -> Launch:
         """Return what the launcher would start. Raises LaunchRefused, in its own words where it has any."""
@@ -63,7 +66,7 @@ class OwnParsers:
         request = json.dumps({"launcher": launcher.kind, "options": launcher.options})
         argv = around([python, "-c", _START, str(_PROGRAM), request])
         name = name_of_answer(argv, self._environ, os.path.abspath(self._folder), alone=alone)
-        answer = self._kept_answer(argv, name)
+        answer = self._kept_answer(argv, name, launcher.kind)
         if "refused" in answer:
             raise LaunchRefused(f"{launcher.kind}: {answer['refused']}")
         if "missing" in answer:
@@ -75,7 +78,11 @@ class OwnParsers:
             return read_by_tables(launcher)
         return Launch(answer["kind"], answer["name"], answer["args"], answer["given"], answer["environment"])
 
-    def _kept_answer(self, argv: list[str], name: str) -> dict[str, Any]:
+    def _kept_answer(self, argv: list[str], name: str, launcher: str) -> dict[str, Any]:
+        known = _read(Path(self._keep, f"{name}.json")) if self._keep else None
+        if known is not None:
+            return known
+        self._asks(launcher)
         with _locked(self._keep, name) as kept:
             known = _read(kept)
             if known is not None:

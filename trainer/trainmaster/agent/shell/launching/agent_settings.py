@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,19 +66,12 @@ class Settings:
     restarted: Settings | None = field(repr=False, default=None)  # of the rounds after the job's first one
 
     @classmethod
-    def read(cls, env: Mapping[str, str]) -> Settings:
-        """Return the settings. Raises ValueError that names the variable that is missing or wrong."""
+    def read(cls, env: Mapping[str, str], asks: Callable[[str], None] = lambda launcher: None) -> Settings:
+        """Return the settings. Raises ValueError that names the variable that is missing or wrong.
 
-        def text(name: str) -> str:
-            if not env.get(name):
-                raise ValueError(f"{name} is not set: an agent is started by the operator's pods, not by hand")
-            return env[name]
-
-        def number(name: str) -> int:
-            if not text(name).isdigit():
-                raise ValueError(f"{name}={env[name]!r}: a whole number is expected")
-            return int(env[name])
-
+        `asks` is called with the name of a launcher before this waits for the launcher's own parser, which can take
+        minutes.
+        """
         framework = env.get(environment.FRAMEWORK, TRAINMASTER)
         environ = {name: value for name, value in env.items() if name not in _OURS}
         known = frameworks.find(framework)
@@ -87,21 +80,13 @@ class Settings:
         pod_ip = env.get(environment.POD_IP) or "127.0.0.1"
         if wrong := wrong_address(known, pod_ip):
             raise ValueError(wrong)
-        command = _command(framework, env, environ)
+        command = _command(framework, env, environ, asks)
         # A program that is executed has an interpreter of its own, which may have the packages.
         if wrong := missing(known.name, known.packages if command.entry is not None else ()):
             raise ValueError(wrong)
         settings = cls(
-            identity=Identity(
-                job_uid=text(environment.JOB_UID),
-                namespace=text(environment.NAMESPACE),
-                job=text(environment.JOB),
-                role=text(environment.ROLE),
-                slot=number(environment.SLOT),
-                incarnation=number(environment.INCARNATION),
-                pod_uid=text(environment.POD_UID),
-            ),
-            operator_url=text(environment.OPERATOR_URL),
+            identity=read_identity(env),
+            operator_url=_text(env, environment.OPERATOR_URL),
             token_file=env.get(environment.TOKEN_FILE, ""),
             ca_file=env.get(environment.CA_FILE, ""),
             framework=framework,
@@ -112,7 +97,7 @@ class Settings:
             termination_log=env.get(environment.TERMINATION_LOG, ""),
             grace_s=float(env.get(environment.GRACE_S) or 25.0),
             checkpoint_timeout_s=float(env.get(environment.CHECKPOINT_TIMEOUT) or CHECKPOINT_TIMEOUT_S),
-            cpus=processes.available_cpus(number(environment.CPU_MILLIS) if env.get(environment.CPU_MILLIS) else None),
+            cpus=processes.available_cpus(_cpu_millis(env)),
             pinning=env.get(environment.PINNING) == "1",
             one_machine=env.get(environment.ONE_MACHINE) == "1",
             pods_as_nodes=env.get(environment.PODS_AS_NODES) == "1",
@@ -121,7 +106,7 @@ class Settings:
         )
         if framework == TRAINMASTER or not env.get(environment.RESTART_COMMAND):
             return settings
-        command = _parsed(environment.RESTART_COMMAND, env, environ)
+        command = _parsed(environment.RESTART_COMMAND, env, environ, asks)
         return replace(settings, restarted=replace(settings, command=command, environ=_with_changes(environ, command)))
 
     def of_round(self, assignment: Assignment) -> Settings:
@@ -184,13 +169,44 @@ class Settings:
         return variables_that_must_match.load_environment(self.environ)
 
 
-def _command(framework: str, env: Mapping[str, str], environ: Mapping[str, str]) -> Command:
+def read_identity(env: Mapping[str, str]) -> Identity:
+    """Return which agent of which job this is. Raises ValueError that names the variable that is missing or wrong."""
+    return Identity(
+        job_uid=_text(env, environment.JOB_UID),
+        namespace=_text(env, environment.NAMESPACE),
+        job=_text(env, environment.JOB),
+        role=_text(env, environment.ROLE),
+        slot=_number(env, environment.SLOT),
+        incarnation=_number(env, environment.INCARNATION),
+        pod_uid=_text(env, environment.POD_UID),
+    )
+
+
+def _text(env: Mapping[str, str], name: str) -> str:
+    if not env.get(name):
+        raise ValueError(f"{name} is not set: an agent is started by the operator's pods, not by hand")
+    return env[name]
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    if not _text(env, name).isdigit():
+        raise ValueError(f"{name}={env[name]!r}: a whole number is expected")
+    return int(env[name])
+
+
+def _cpu_millis(env: Mapping[str, str]) -> int | None:
+    return _number(env, environment.CPU_MILLIS) if env.get(environment.CPU_MILLIS) else None
+
+
+def _command(
+    framework: str, env: Mapping[str, str], environ: Mapping[str, str], asks: Callable[[str], None]
+) -> Command:
     if framework == TRAINMASTER:
         return Command([sys.executable, "-m", "trainmaster.train.loop"])
-    return _parsed(environment.COMMAND, env, environ)
+    return _parsed(environment.COMMAND, env, environ, asks)
 
 
-def _parsed(variable: str, env: Mapping[str, str], environ: Mapping[str, str]) -> Command:
+def _parsed(variable: str, env: Mapping[str, str], environ: Mapping[str, str], asks: Callable[[str], None]) -> Command:
     """Return the command in a variable. `environ` are the variables that its ranks get."""
     raw = env.get(variable, "")
     try:
@@ -205,6 +221,7 @@ def _parsed(variable: str, env: Mapping[str, str], environ: Mapping[str, str]) -
         environ,
         interpreter=lambda name: command_interpreter.find(name, python),
         keep=os.path.join(os.path.dirname(zygote), "launch") if zygote else "",
+        asks=asks,
     )
     command = parse(argv, parsers.read, lambda program: command_interpreter.is_own(program, python))
     wrong = launcher_option_effects.of_pod(command.given, int(env.get(environment.RANKS_PER_POD) or 0))
@@ -217,7 +234,3 @@ def _with_changes(environ: Mapping[str, str], command: Command) -> dict[str, str
     """Return the variables of ranks, with those that their command sets or removes."""
     changed = {**environ, **command.environment}
     return {name: value for name, value in changed.items() if value is not None}
-
-
-def read_environment() -> Settings:
-    return Settings.read(os.environ)
