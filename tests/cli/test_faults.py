@@ -56,7 +56,7 @@ async def ask(path: Path, *lines: str) -> list[bytes]:
 
 
 def question(fault: str, **fields: Any) -> str:
-    return json.dumps({"fire": fault, "pod": "tiny-worker-0-0", "rank": 1, "step": 5, **fields})
+    return json.dumps({"fire": fault, "pod": "tiny-worker-0-0", "rank": 1, "step": 5, "after": 4, **fields})
 
 
 def asked(tmp_path: Path, *lines: str) -> tuple[World, list[str], list[bytes]]:
@@ -77,6 +77,11 @@ def test_a_fault_fires_once_although_its_step_is_replayed(tmp_path: Path) -> Non
     _, told, answers = asked(tmp_path, question("fault-0"), question("fault-0"), question("fault-9"))
     assert [json.loads(answer) for answer in answers] == [{"go": True}, {"go": False}, {"go": False}]
     assert told == ["kill, asked for on rank 1 in step 5, whose last completed step is 4"]
+
+
+def test_a_fault_in_a_jump_over_its_step_is_told_with_the_last_step_that_was_seen(tmp_path: Path) -> None:
+    _, told, _ = asked(tmp_path, question("fault-0", step=7, after=0))
+    assert told == ["kill, asked for on rank 1 in step 5, whose last completed step is 0"]
 
 
 def test_faults_that_nobody_asked_for_are_still_waiting(tmp_path: Path) -> None:

@@ -25,15 +25,25 @@ def ended(highest: int, restarts: int = 0) -> JobState:
         (ended(19), "the job ended after step 19, before step 20"),
         (
             ended(40, restarts=1),
-            "rank 1 never reached step 20: its script counts steps from 0 in each process, and the job "
-            "restarted 1 time",
+            "no step of rank 1 was seen that reached step 20, although the job reached step 40. The job restarted "
+            "1 time, and after that its script continued from a later step, or its steps are counted from 0 in each",
         ),
-        (ended(40), "rank 1 never reached step 20, but another rank reached step 40"),
+        (
+            ended(40),
+            "no step of rank 1 was seen that reached step 20, although the job reached step 40. Its script continued "
+            "from a checkpoint of a later step, or the steps of this rank are not counted",
+        ),
     ],
 )
 def test_a_fault_that_never_fired_is_told_with_the_reason(status: JobState, reason: str) -> None:
     (sentence,) = sentences([KILL], status)
     assert sentence.startswith(f"--fault kill:rank=1,step=20 never happened: {reason}")
+
+
+@pytest.mark.parametrize("counts", ["torch", "Keras and TensorFlow", "XGBoost", "run.steps()", "run.report(step=...)"])
+def test_a_job_whose_steps_are_not_seen_is_told_what_counts_them(counts: str) -> None:
+    (sentence,) = sentences([KILL], ended(0))
+    assert counts in sentence.partition("they are counted at ")[2]
 
 
 def test_nothing_is_said_when_every_fault_fired() -> None:

@@ -161,6 +161,25 @@ def test_other_steps_and_ranks_ask_nobody(judge: Judge, monkeypatch: pytest.Monk
     assert judge.asked == []
 
 
+@pytest.mark.parametrize(("after", "step"), [(28, 35), (32, 33), (0, 40)])
+def test_a_fault_of_a_step_that_is_jumped_over_fires_in_the_next_one_that_is_seen(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, after: int, step: int
+) -> None:
+    ask_for(monkeypatch, "raise:rank=1,step=33")
+    with pytest.raises(InjectedFault):
+        injected_faults.at_step(step, 1, after=after)
+    assert [(asked["step"], asked["after"]) for asked in judge.asked] == [(step, after)]
+
+
+@pytest.mark.parametrize(("after", "step"), [(35, 42), (33, 34), (28, 32), (-1, 40), (None, 40), (60, 40)])
+def test_a_fault_of_a_step_before_or_after_a_jump_asks_nobody(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, after: int | None, step: int
+) -> None:
+    ask_for(monkeypatch, "raise:rank=1,step=33")
+    injected_faults.at_step(step, 1, after=after)
+    assert judge.asked == []
+
+
 def test_the_rank_defaults_to_that_of_the_environment(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     ask_for(monkeypatch, "raise:rank=2,step=3")
     monkeypatch.setenv("RANK", "2")
@@ -174,7 +193,7 @@ def test_who_decides_hears_of_the_pod_the_rank_and_the_step(judge: Judge, monkey
         monkeypatch.setenv(name, value)
     monkeypatch.setenv(environment.INCARNATION, "0")
     injected_faults.at_step(3, 1)
-    assert judge.asked == [{"fire": "fault-0", "pod": "gpt-worker-1-0", "rank": 1, "step": 3}]
+    assert judge.asked == [{"fire": "fault-0", "pod": "gpt-worker-1-0", "rank": 1, "step": 3, "after": 2}]
 
 
 def test_no_answer_means_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ _KEYS = (*_WHOLE, "seconds", *WORDS)
 @dataclass(frozen=True)
 class Fault:
     kind: str
-    step: int  # inside this step: after the backward pass, before the optimizer. 0: now, or in the next step
+    step: int  # inside this step, or inside the first one that is seen after it. 0: now, or in the next step
     rank: int = 0
     code: int = 1
     seconds: float = 0.0
@@ -164,10 +164,18 @@ def decode(raw: str) -> tuple[Fault, ...]:
     return tuple(Fault(**fault) for fault in json.loads(raw))
 
 
-def at_step(step: int, rank: int | None = None, numbers: Callable[[], Iterable[Any]] | None = None) -> None:
+def at_step(
+    step: int,
+    rank: int | None = None,
+    numbers: Callable[[], Iterable[Any]] | None = None,
+    *,
+    after: int | None = None,
+) -> None:
     """Call inside each step, between the backward pass and the optimizer: what is due on this rank happens here.
 
-    `rank` defaults to torchrun's RANK. `numbers`: tensors that become NaN when that is asked for.
+    `rank` defaults to torchrun's RANK. `numbers`: tensors that become NaN when that is asked for. `after`: the last
+    step that was seen before this one. Where only some steps are seen, as in a script that reports every 20th step, a
+    fault of a step between the two is due. Default, and if it is not known (-1) or not below `step`: the step before.
     """
     _slowness.endure(step)
     raw = os.environ.get(environment.FAULTS) or _armed()
@@ -175,8 +183,10 @@ def at_step(step: int, rank: int | None = None, numbers: Callable[[], Iterable[A
         return
     if rank is None:
         rank = int(os.environ.get("RANK", "0"))
+    last = after if after is not None and 0 <= after < step else step - 1
     for fault in decode(raw):
-        if fault.step in (step, 0) and fault.rank == rank and may_fire(fault, step):
+        due = not fault.step or last < fault.step <= step
+        if due and fault.rank == rank and may_fire(fault, step, last):
             fire(fault, step, numbers)
 
 
@@ -192,8 +202,11 @@ def _armed() -> str:
         return ""
 
 
-def may_fire(fault: Fault, step: int = 0) -> bool:
-    """Ask the process that counts the faults, which started the run, or this pod's agent. Return its answer."""
+def may_fire(fault: Fault, step: int, last: int) -> bool:
+    """Ask the process that counts the faults, which started the run, or this pod's agent. Return its answer.
+
+    `step`: the step that the rank is in. `last`: the last one before it that was seen.
+    """
     path = os.environ.get(environment.FAULT_SOCKET)
     if not path and (folder := os.environ.get(environment.FAULT_DIR)):
         path = os.path.join(folder, SOCKET)
@@ -201,7 +214,7 @@ def may_fire(fault: Fault, step: int = 0) -> bool:
         raise ConfigError(
             f"{environment.FAULTS} is set without {environment.FAULT_SOCKET}: no process counts the faults"
         )
-    question = {"fire": fault.id, "pod": own_pod.name(), "rank": fault.rank, "step": fault.step or step}
+    question = {"fire": fault.id, "pod": own_pod.name(), "rank": fault.rank, "step": step, "after": last}
     try:
         reply = ask(path, question, REPLY_TIMEOUT_S)
     except OSError as error:

@@ -120,12 +120,17 @@ class OptimizerHooks:
             self._observer.took(optimizer, counted_by)
 
 
-def strike(step: int, optimizer: Any = None) -> None:
-    """Let the injected faults of a step take effect, those in gradients in the optimizer that is about to step."""
+def strike(step: int, optimizer: Any = None, *, after: int | None = None) -> None:
+    """Let the injected faults of a step take effect, those in gradients in the optimizer that is about to step.
+
+    `after`: the last step that was seen before this one, as in `injected_faults.at_step`.
+    """
     faults = _faults()
     if faults is not None:
         groups = optimizer.param_groups if optimizer is not None else ()
-        faults.at_step(step, numbers=lambda: faults.gradients(p for group in groups for p in group["params"]))
+        faults.at_step(
+            step, numbers=lambda: faults.gradients(p for group in groups for p in group["params"]), after=after
+        )
 
 
 def _faults() -> Any:

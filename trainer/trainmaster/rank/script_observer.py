@@ -145,7 +145,7 @@ class _Observer:
     def completed(self, step: int, *, resumed: int = -1) -> None:
         """See `frameworks.framework.Watch.completed`. An injected fault of this step takes effect at its end."""
         if not self.yielded():
-            optimizer_hooks.strike(step)
+            optimizer_hooks.strike(step, after=self.progress.step or resumed)
             if resumed >= 0:
                 self.progress.resumed_step = resumed
             self._stepped(step, waited_ns=lambda _: 0)

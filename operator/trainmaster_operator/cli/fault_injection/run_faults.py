@@ -129,8 +129,8 @@ class FaultServer:
         fault = self._waiting.pop(question["fire"], None)
         if fault is None:
             return False
-        after = f"whose last completed step is {question['step'] - 1}"
-        self._fired(f"{fault['kind']}, asked for on rank {question['rank']} in step {question['step']}, {after}")
+        asked, after = fault["step"] or question["step"], f"whose last completed step is {question['after']}"
+        self._fired(f"{fault['kind']}, asked for on rank {question['rank']} in step {asked}, {after}")
         act = self._acts.get(fault["kind"])
         if act is not None and (why_not := await act(fault, question["pod"])):
             self._fired(f"{fault['kind']} could not be done: {why_not}")

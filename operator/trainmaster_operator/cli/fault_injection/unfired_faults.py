@@ -26,14 +26,19 @@ def _reason(fault: Fault, status: JobState) -> str:
         return (
             f"the job ended before step {step}, and no step of it was seen. A script that continues from a checkpoint "
             "of its own may have no steps left: --fresh does not delete a checkpoint outside of the output folder. "
-            "Otherwise its steps cannot be counted: they are counted at optimizers of torch and in run.steps(), and "
-            "not in processes that a script starts itself"
+            "Otherwise its steps cannot be counted: they are counted at optimizers of torch, Keras and TensorFlow, at "
+            "boosting rounds of XGBoost, in run.steps() and by run.report(step=...), and not in processes that a "
+            "script starts itself. Steps of JAX are counted only by run.report(step=...)"
         )
     if highest < step:
         return f"the job ended after step {highest}, before step {step}"
+    seen = f"no step of rank {rank} was seen that reached step {step}, although the job reached step {highest}"
     if restarts := status.restarts.total + status.restarts.free:
         return (
-            f"rank {rank} never reached step {step}: its script counts steps from 0 in each process, and the "
-            f"job restarted {counted(restarts, 'time')}"
+            f"{seen}. The job restarted {counted(restarts, 'time')}, and after that its script continued from a later "
+            "step, or its steps are counted from 0 in each process"
         )
-    return f"rank {rank} never reached step {step}, but another rank reached step {highest}"
+    return (
+        f"{seen}. Its script continued from a checkpoint of a later step, or the steps of this rank are not counted, "
+        "for example because only another rank calls run.report(step=...)"
+    )

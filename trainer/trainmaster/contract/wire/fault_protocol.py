@@ -1,6 +1,7 @@
 """What an agent and its ranks share about injected faults: a folder of the agent, and questions over a socket.
 
-faults.sock     {"fire": id, "rank", "step", "pod"} -> {"go": bool}; {"do": {fault}} -> {"done"} or {"refused"}
+faults.sock     {"fire": id, "rank", "step", "after", "pod"} -> {"go": bool}, where `step` is the step that the rank
+                is in, and `after` the last one before it that was seen; {"do": {fault}} -> {"done"} or {"refused"}
 armed.json      faults that the pod's ranks look for at each step; it exists only while there are any
 disk-full       exists while the disk counts as full
 """
