@@ -52,6 +52,63 @@ def test_a_step_without_a_number_follows_the_last_one(monkeypatch: pytest.Monkey
     assert (run.step, record.read().resumed_step) == (2, 0)
 
 
+def earlier_reports(folder: Path, *lines: tuple[int, int]) -> None:
+    """Write metrics.jsonl with lines of (round, step)."""
+    text = "".join(json.dumps({"step": step, "round": round}) + "\n" for round, step in lines)
+    (folder / "metrics.jsonl").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("first", "resumed"),
+    [(60, 40), (40, 20), (20, 19), (35, 20), (1, 0)],
+)
+def test_a_script_that_reports_every_20th_step_resumed_at_the_last_report_before_its_first(
+    monkeypatch: pytest.MonkeyPatch, record: ProgressRecord, tmp_path: Path, first: int, resumed: int
+) -> None:
+    monkeypatch.setenv(environment.FRAMEWORK, "JAX")
+    monkeypatch.setenv(environment.ROUND, "2")
+    earlier_reports(tmp_path, (1, 20), (1, 40), (2, 50))
+    tm.init().report(step=first)
+    assert (record.read().step, record.read().resumed_step) == (first, resumed)
+
+
+@pytest.mark.parametrize("framework", ["JAX", "PyTorch"])
+def test_a_script_that_says_where_it_resumed_is_believed(
+    monkeypatch: pytest.MonkeyPatch, record: ProgressRecord, tmp_path: Path, framework: str
+) -> None:
+    monkeypatch.setenv(environment.FRAMEWORK, framework)
+    monkeypatch.setenv(environment.ROUND, "2")
+    earlier_reports(tmp_path, (1, 20), (1, 40))
+    run = tm.init()
+    run.resumed(30)
+    assert run.step == 30
+    run.report(step=50)
+    assert (record.read().step, record.read().resumed_step) == (50, 30)
+    with pytest.raises(ValueError, match=r"run.resumed\(50\): call it before the first run.report\(\)"):
+        run.resumed(50)
+
+
+def test_a_fault_between_two_reports_is_due_in_the_later_one(
+    monkeypatch: pytest.MonkeyPatch, record: ProgressRecord
+) -> None:
+    monkeypatch.setenv(environment.FRAMEWORK, "JAX")
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        reported_steps.injected_faults, "at_step", lambda step, rank, *, after: seen.append((after, step))
+    )
+    run = tm.init()
+    run.resumed(20)
+    run.report(step=40)
+    run.report(step=60)
+    assert seen == [(20, 40), (40, 60)]
+
+
+def test_a_step_below_0_to_resume_at_is_refused_in_a_sentence() -> None:
+    run = reported_steps.ToldSteps(reported_steps.Reporter())
+    with pytest.raises(ValueError, match=r"run.resumed\(-1\): the step must be 0 or more"):
+        run.resumed(-1)
+
+
 def test_outside_of_a_job_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(environment.PROGRESS_FD, raising=False)
     run = reported_steps.ToldSteps(reported_steps.Reporter.from_environment())

@@ -6,13 +6,15 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 _NAME = "metrics.jsonl"
 _TAIL_BYTES = 64 * 1024
 """Size of the end of the file in which the last whole line is looked for."""
+_STEPS_BYTES = 1 << 20
+"""Size of the end of the file in which the steps of earlier rounds are looked for."""
 
 
 class MetricsWriter:
@@ -51,13 +53,28 @@ class MetricsWriter:
 
 def last_step(output: Path) -> int:
     """Return the step of the last whole line of metrics.jsonl in the folder `output`; 0 without one."""
+    return next((step for step, _ in _newest_lines(output, _TAIL_BYTES)), 0)
+
+
+def last_step_before(output: Path, step: int, round: int) -> int | None:
+    """Return the highest step below `step` that rounds before `round` wrote into metrics.jsonl in the folder `output`;
+    None if none of its newest lines tells one."""
+    lines = _newest_lines(output, _STEPS_BYTES)
+    return max((told for told, of_round in lines if told < step and of_round < round), default=None)
+
+
+def _newest_lines(output: Path, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the step and the round of each whole line within the last `size` bytes of metrics.jsonl, newest first, up
+    to one that cannot be read."""
     try:
         with open(output / _NAME, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            line = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
-        return int(json.loads(line)["step"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            lines = file.read().split(b"\n")[:-1]
+        for line in reversed(lines):
+            values = json.loads(line)
+            yield int(values["step"]), int(values.get("round", 0))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return
 
 
 def finite(value: Any) -> Any:

@@ -11,7 +11,7 @@ from trainmaster.agent import frameworks
 from trainmaster.agent.frameworks.pytorch import FAMILY
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.progress_record import Phase
-from trainmaster.rank import injected_faults, step_recording
+from trainmaster.rank import injected_faults, metrics_writer, step_recording
 from trainmaster.rank.reporter import Reporter
 
 
@@ -31,6 +31,17 @@ class ToldSteps:
         """Return the number of the last completed step, 0 before the first one."""
         return self._step
 
+    def resumed(self, step: int) -> None:
+        """Say that this process continues after `step`, whose checkpoint it has loaded; 0: it begins. Call it before
+        the first report.
+
+        A script that does not report every step calls it, because otherwise nothing shows where such a script
+        continued. A script that reports every step need not.
+
+        Raises ValueError for a step below 0, or after a report.
+        """
+        self._step = begin(self._reporter, step)
+
     def report(self, loss: Any = None, tokens: int = 0, *, step: int | None = None, **metrics: Any) -> None:
         """Report that a step is completed, with its numbers.
 
@@ -48,6 +59,20 @@ class ToldSteps:
         self._reporter.event(reason, message)
 
 
+def begin(reporter: Reporter, step: int) -> int:
+    """Publish that this process continues after `step`, and return it.
+
+    Raises ValueError for a step below 0, or after a report.
+    """
+    step = int(step)
+    if step < 0:
+        raise ValueError(f"run.resumed({step}): the step must be 0 or more")
+    if reporter.progress.first_step_ns:
+        raise ValueError(f"run.resumed({step}): call it before the first run.report()")
+    reporter.resumed(step, None)
+    return step
+
+
 def complete(reporter: Reporter, step: int, loss: Any, tokens: int, metrics: dict[str, Any]) -> int:
     """Publish that `step` is completed, and return it. An injected fault of this step takes effect here.
 
@@ -57,11 +82,12 @@ def complete(reporter: Reporter, step: int, loss: Any, tokens: int, metrics: dic
     if step < 1:
         raise ValueError(f"run.report(step={step}): steps are counted from 1")
     numbers = {name: float(value) for name, value in {"loss": loss, **metrics}.items() if value is not None}
-    injected_faults.at_step(step, reporter.rank)
     progress = reporter.progress
     if not progress.first_step_ns:
-        reporter.resumed(step - 1, None)
+        if progress.resumed_step < 0:
+            reporter.resumed(_began_after(reporter, step), None)
         progress.phase = Phase.STEP
+    injected_faults.at_step(step, reporter.rank, after=progress.step)
     if "loss" in numbers:
         reporter.loss(step, numbers["loss"])
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -72,6 +98,16 @@ def complete(reporter: Reporter, step: int, loss: Any, tokens: int, metrics: dic
     return step
 
 
+def _began_after(reporter: Reporter, first: int) -> int:
+    """Return the step after which a process began that reports `first` first, and did not say where it continued.
+
+    It is the last step below `first` that an earlier round reported, because a script may report only every 20th step.
+    Without such a report it is the step before `first`, as in a script that reports every step.
+    """
+    told = metrics_writer.last_step_before(reporter.output, first, reporter.round) if reporter.output else None
+    return first - 1 if told is None else told
+
+
 def init(checkpoint_dir: str | os.PathLike[str] | None = None, keep: int = 3) -> Any:
     """Return the run that this process is a part of: a `Run`. Call it once, before the training loop.
 
@@ -80,8 +116,8 @@ def init(checkpoint_dir: str | os.PathLike[str] | None = None, keep: int = 3) ->
     - `keep`: the number of checkpoints to keep. Older ones are deleted.
 
     It initializes neither `torch.distributed` nor a device; the script does. Where torch is not installed, and in jobs
-    of a framework other than torch, the result is a `ToldSteps`, which has only `step`, `report(step=...)` and `event`.
-    Then `checkpoint_dir` raises ValueError, because nothing would be saved there.
+    of a framework other than torch, the result is a `ToldSteps`, which has only `step`, `resumed`, `report(step=...)`
+    and `event`. Then `checkpoint_dir` raises ValueError, because nothing would be saved there.
     """
     trains_with_torch = frameworks.find(os.environ.get(environment.FRAMEWORK) or "PyTorch").family == FAMILY
     if trains_with_torch and importlib.util.find_spec("torch") is not None:

@@ -140,6 +140,17 @@ class Run:
         self._finish(session)
         reporter.phase(Phase.DONE)
 
+    def resumed(self, step: int) -> None:
+        """Say, in a script with its own loop and checkpoints, that this process continues after `step`, whose
+        checkpoint it has loaded; 0: it begins. Call it before the first `run.report(step=...)`.
+
+        A script that does not report every step calls it, because otherwise nothing shows where such a script
+        continued. `run.steps()` says it by itself.
+
+        Raises ValueError for a step below 0, or after a report.
+        """
+        self._step = reported_steps.begin(self._reporter, step)
+
     def report(self, loss: Any = None, tokens: int = 0, *, step: int | None = None, **metrics: Any) -> None:
         """Report the numbers of a step. They go into the job's status, the report and `metrics.jsonl`.
 
