@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -162,9 +163,10 @@ def test_steps_of_keras_are_seen_in_jobs_of_each_framework_that_trains_with_it(
     assert told.steps == [(1, 0), (2, 0)]
 
 
-def fit(world: Any, restored: int, epochs: list[list[int]], at_once: int = 1) -> None:
-    """A `fit` whose callbacks restore its optimizer when it begins. epochs: the batches that callbacks hear of."""
-    optimizer = world.Optimizer()
+def fit(world: Any, restored: int, epochs: list[list[int]], at_once: int = 1, optimizer: Any = None) -> Any:
+    """A `fit` whose callbacks restore its optimizer when it begins. epochs: the batches that callbacks hear of. Return
+    the optimizer."""
+    optimizer = world.Optimizer() if optimizer is None else optimizer
     callbacks = world.CallbackList(types.SimpleNamespace(optimizer=optimizer, steps_per_execution=at_once))
     callbacks.on_train_begin()
     optimizer.iterations.value = restored
@@ -174,6 +176,7 @@ def fit(world: Any, restored: int, epochs: list[list[int]], at_once: int = 1) ->
             optimizer.iterations.value += at_once
             callbacks.on_train_batch_end(batch, logs={})
     callbacks.on_train_end()
+    return optimizer
 
 
 def test_keras_counts_the_batches_of_all_epochs(world: Any, told: Told) -> None:
@@ -200,6 +203,127 @@ def test_the_training_function_of_a_fit_is_not_counted_beside_it(world: Any, tol
     train()
     callbacks.on_train_batch_end(0)
     assert told.steps == [(1, 0)]
+
+
+def test_a_second_fit_with_a_new_optimizer_counts_on(world: Any, told: Told) -> None:
+    fit(world, 0, [[0, 1, 2]])
+    fit(world, 0, [[0, 1]])
+    assert told.steps == [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0)]
+
+
+def test_a_second_fit_with_the_same_optimizer_counts_on_once(world: Any, told: Told) -> None:
+    fit(world, 0, [[0]])
+    second = fit(world, 0, [[0, 1]])
+    fit(world, second.iterations.value, [[0]], optimizer=second)
+    assert [step for step, _ in told.steps] == [1, 2, 3, 4]
+
+
+def test_a_model_that_is_loaded_with_its_count_counts_on_once(world: Any, told: Told) -> None:
+    fit(world, 0, [[0, 1]])
+    fit(world, 2, [[0]])
+    assert [step for step, _ in told.steps] == [1, 2, 3]
+
+
+def test_an_older_count_that_is_loaded_does_not_bring_steps_back(world: Any, told: Told) -> None:
+    fit(world, 0, [[0, 1, 2]])
+    fit(world, 1, [[0]])
+    assert [step for step, _ in told.steps] == [1, 2, 3, 4]
+
+
+def test_fits_that_an_earlier_process_has_done_are_counted_where_their_backups_are_restored(
+    world: Any, told: Told
+) -> None:
+    fit(world, 60, [])
+    fit(world, 30, [[0, 1]])
+    assert told.steps == [(91, 90), (92, 90)]
+
+
+def test_folds_of_one_length_that_an_earlier_process_has_done_are_all_counted(world: Any, told: Told) -> None:
+    fit(world, 20, [])
+    fit(world, 20, [])
+    fit(world, 0, [[0]])
+    assert told.steps == [(41, 40)]
+
+
+def test_a_new_function_after_a_fit_and_after_another_function_counts_on(world: Any, told: Told) -> None:
+    fit(world, 0, [[0, 1]])
+    for train in (trained(world), trained(world)):
+        train()
+        train()
+    assert told.steps == [(step, 0) for step in range(1, 7)]
+
+
+def test_the_resumed_step_is_not_told_where_an_optimizer_counts_none(world: Any, told: Told) -> None:
+    callbacks = world.CallbackList(types.SimpleNamespace(optimizer=object(), steps_per_execution=1))
+    callbacks.on_train_begin()
+    callbacks.on_epoch_begin(0)
+    callbacks.on_train_batch_end(0)
+    assert told.steps == [(1, -1)]
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_an_eager_step_of_several_replicas_is_one_step(
+    monkeypatch: pytest.MonkeyPatch, world: Any, told: Told, process: int
+) -> None:
+    replica = threading.local()
+    strategy = types.SimpleNamespace(extended=types.SimpleNamespace(worker_devices=("CPU:0", "CPU:1")))
+
+    def get_replica_context() -> Any:
+        return types.SimpleNamespace(strategy=strategy, replica_id_in_sync_group=replica.number)
+
+    distribute = types.SimpleNamespace(get_replica_context=get_replica_context)
+    monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(distribute=distribute))
+    optimizer = world.Optimizer()
+
+    def run(number: int) -> None:
+        replica.number = number
+        optimizer.apply()
+
+    for _ in range(2):
+        for number in (2 * process, 2 * process + 1):
+            thread = threading.Thread(target=run, args=(number,))
+            thread.start()
+            thread.join()
+    assert told.steps == [(1, 0), (2, 0)]
+
+
+class Booster:
+    def __init__(self, rounds: int = 0) -> None:
+        self.rounds = rounds
+
+    def num_boosted_rounds(self) -> int:
+        return self.rounds
+
+
+def boost(module: Any, rounds: int, model: Booster) -> None:
+    """What `xgboost.train` does with its callbacks."""
+    container = module.CallbackContainer()
+    for epoch in range(rounds):
+        model.rounds += 1
+        container.after_iteration(model, epoch)
+
+
+@pytest.fixture
+def boosting(told: Told) -> Any:
+    class CallbackContainer:
+        def after_iteration(self, model: Any, epoch: int) -> bool:
+            return False
+
+    module: Any = types.SimpleNamespace(CallbackContainer=CallbackContainer)
+    xgboost._count_rounds(module, told)
+    return module
+
+
+def test_rounds_of_a_further_model_count_on(boosting: Any, told: Told) -> None:
+    for _ in range(3):  # each container is freed before the next one, which may get its address
+        boost(boosting, 2, Booster())
+    assert told.steps == [(step, 0) for step in range(1, 7)]
+
+
+def test_rounds_of_a_model_that_is_trained_in_chunks_are_counted_once(boosting: Any, told: Told) -> None:
+    for chunk in (20, 22, 24):
+        boost(boosting, 2, Booster(chunk))
+    assert told.steps == [(step, 20) for step in range(21, 27)]
 
 
 def test_boosting_rounds_are_steps_also_those_of_a_model_that_goes_on(told: Told) -> None:

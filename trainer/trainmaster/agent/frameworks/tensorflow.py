@@ -6,6 +6,10 @@ Steps come from Keras where it drives the training (`fit`), else from traced fun
 is a step. An optimizer runs only while a function is traced, so the functions that are called at that moment are
 marked, and each outermost call of a marked one counts. `strategy.run` traces in another thread, so all threads share
 the list of functions that are being called.
+
+A script may train one model after another in a process, as the folds of a cross-validation or the stages of a
+fine-tuning. So the steps of an optimizer or a function that is new after the first step of those before it count on
+from the last step.
 """
 
 from __future__ import annotations
@@ -50,13 +54,17 @@ class _Steps:
         self._calling: list[Any] = []  # traced functions that are being called now, in any thread
         self._thread = threading.local()  # depth: how many calls of such functions this thread is in
         self._training: WeakSet[Any] = WeakSet()  # those that have an optimizer in them
-        self._taken: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by function, or by optimizer of eager steps
+        # Number of the last step, by function, or by optimizer of eager steps.
+        self._taken: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._start = 0  # the number after which the newest of them began
+        self._before: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by optimizer of a fit: steps that it lacks
         self._optimizer: Any = None
-        self._base = -1  # steps before this process
+        self._base = -1  # steps before this process; -1: no step is done yet
+        self._known = False  # the optimizer of the first step has counted them
         self._fits = 0  # how many `fit` are under way
         self._batch = 0  # of the epoch, that is done
         self._restored = False  # what a fit goes on from is known
-        self._step = 0
+        self._step = 0  # the last one
 
     def watch_functions(self, module: Any, watch: Watch) -> None:
         call = module.Function.__call__
@@ -84,7 +92,7 @@ class _Steps:
         def applied(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             self._optimizer = optimizer
             self._training.update(self._calling)
-            eager = not self._calling and not self._fits
+            eager = not self._calling and not self._fits and _is_first_replica()
             result = apply(optimizer, *args, **kwargs)
             if eager:
                 self._take(optimizer, watch)
@@ -108,28 +116,60 @@ class _Steps:
             self._batch = batch + 1
             if not self._restored:  # by now a callback such as BackupAndRestore has
                 self._restored = True
-                model = getattr(fit, "model", None) or getattr(fit, "_model", None)
-                taken = _executed_at_once(model)
-                self._step = _counted(getattr(model, "optimizer", None), self._step + taken) - taken
-                self._base = self._step if self._base < 0 else self._base
+                taken = _executed_at_once(_model(fit))
+                self._begin(getattr(_model(fit), "optimizer", None), taken)
             self._step += taken
-            watch.completed(self._step, resumed=self._base)
+            self._tell(watch)
 
         def end(fit: Any, *_: Any) -> None:
             self._fits -= 1
+            if self._restored:  # functions that train after it count on from its last step
+                self._taken.clear()
+                self._start = self._step
+            elif self._base < 0:  # a backup of its end was restored, so an earlier process has done its steps
+                self._skip(getattr(_model(fit), "optimizer", None))
 
         _before(callbacks.CallbackList, "on_train_begin", begin)
         _before(callbacks.CallbackList, "on_epoch_begin", begin_epoch)
         _before(callbacks.CallbackList, "on_train_batch_end", end_batch)
         _before(callbacks.CallbackList, "on_train_end", end)
 
-    def _take(self, what: Any, watch: Watch) -> None:
-        self._taken[what] = self._taken.get(what, 0) + 1
+    def _skip(self, optimizer: Any) -> None:
+        """Count the steps that an earlier process has done in a fit."""
+        count = _counted(optimizer)
+        if count:
+            before = self._before.setdefault(optimizer, self._step if count <= self._step else 0)
+            self._step = max(before + count, self._step)
+
+    def _begin(self, optimizer: Any, taken: int) -> None:
+        """Find out, after the first steps of a training, which step it goes on from: that of its optimizer, if this
+        has counted further than the process, else the last one of the process."""
+        count = _counted(optimizer)
+        own = max((count or 0) - taken, 0)
+        step = max(own + (self._before.get(optimizer, 0) if count is not None else 0), self._step)
         if self._base < 0:
-            self._base = max(_counted(self._optimizer, 1) - 1, 0)
-        if self._base + self._taken[what] > self._step:
-            self._step = self._base + self._taken[what]
-            watch.completed(self._step, resumed=self._base)
+            # Earlier processes did the fits before it, and the steps that its own optimizer has counted after those.
+            step += own if own < self._step and optimizer not in self._before else 0
+            self._base, self._known = step, count is not None
+        if count is not None:
+            self._before[optimizer] = step - own
+        self._step = step
+
+    def _take(self, what: Any, watch: Watch) -> None:
+        if self._base < 0:
+            self._begin(self._optimizer, 1)
+            self._start = self._step
+        last = self._taken.get(what)
+        if last is None:
+            # Those that train in turn, as the two of a GAN do, make one step together. A later one counts on.
+            last = self._start = self._step if self._step > self._start + 1 else self._start
+        self._taken[what] = last + 1
+        if last + 1 > self._step:
+            self._step = last + 1
+            self._tell(watch)
+
+    def _tell(self, watch: Watch) -> None:
+        watch.completed(self._step, resumed=self._base if self._known else -1)
 
 
 def _before(owner: Any, name: str, told: Callable[..., None]) -> None:
@@ -155,12 +195,29 @@ def _executed_at_once(model: Any) -> int:
         return 1
 
 
-def _counted(optimizer: Any, otherwise: int) -> int:
-    """Return the number of steps that an optimizer has counted, with those of a checkpoint."""
+def _counted(optimizer: Any) -> int | None:
+    """Return the number of steps that an optimizer has counted, with those of a checkpoint. None: it counts none."""
     try:
         return int(optimizer.iterations.numpy())
     except Exception:  # noqa: BLE001  an optimizer that is not built, or of another kind, counts nothing
-        return otherwise
+        return None
+
+
+def _model(fit: Any) -> Any:
+    return getattr(fit, "model", None) or getattr(fit, "_model", None)
+
+
+def _is_first_replica() -> bool:
+    """Return True if this thread runs the first of the replicas of this process, or no replica.
+
+    In an eager `strategy.run`, each replica has a thread of its own and applies the same optimizer.
+    """
+    try:
+        context = sys.modules["tensorflow"].distribute.get_replica_context()
+        here = len(context.strategy.extended.worker_devices)  # the ids count through all processes
+        return int(context.replica_id_in_sync_group) % here == 0
+    except Exception:  # noqa: BLE001  outside of replicas, or where the id is a symbol
+        return True
 
 
 _steps = _Steps()

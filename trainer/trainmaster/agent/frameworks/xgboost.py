@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from trainmaster.agent.frameworks import rank_addresses
 from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch, from_numbers
@@ -108,15 +109,28 @@ def _close_tracker(tracker: Any) -> None:
 
 
 def _count_rounds(module: Any, watch: Watch) -> None:
-    """Report each boosting round as a step. A model that continues a saved one counts its rounds, too."""
+    """Report each boosting round as a step. A model that continues a saved one counts its rounds, too.
+
+    A process may train one model after another, as the folds of a cross-validation. A model that has fewer rounds than
+    the process has taken steps is a further one, so its rounds count on from the last step.
+    """
     original = module.CallbackContainer.after_iteration
-    started: dict[int, int] = {}
+    before: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by training: steps before the first round of its model
+    base = highest = -1  # the step after which the process began, and the last one
 
     @functools.wraps(original)
     def after_iteration(container: Any, model: Any, epoch: int, *args: Any, **kwargs: Any) -> Any:
-        rounds = getattr(model, "num_boosted_rounds", None)
-        step = int(rounds()) if rounds is not None else epoch + 1
-        watch.completed(step, resumed=started.setdefault(id(container), step - 1))
+        nonlocal base, highest
+        count = getattr(model, "num_boosted_rounds", None)
+        rounds = int(count()) if count is not None else epoch + 1
+        if highest < 0:
+            base = highest = rounds - 1
+        if container not in before:
+            before[container] = max(highest - (rounds - 1), 0)
+        step = before[container] + rounds
+        if step > highest:
+            highest = step
+            watch.completed(step, resumed=base if count is not None else -1)
         return original(container, model, epoch, *args, **kwargs)
 
     module.CallbackContainer.after_iteration = after_iteration
