@@ -171,6 +171,24 @@ def test_a_fault_of_a_step_that_is_jumped_over_fires_in_the_next_one_that_is_see
     assert [(asked["step"], asked["after"]) for asked in judge.asked] == [(step, after)]
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("resumed", [0, 70, -1])
+def test_steps_that_a_framework_counts_in_groups_tell_the_step_before_each_group(resumed: int) -> None:
+    code = f"""
+import os
+from trainmaster.contract.wire import ProgressRecord, environment
+from trainmaster.rank import injected_faults, script_observer
+record = ProgressRecord.create(1, 0)
+os.environ[environment.PROGRESS_FD] = str(record.fd)
+script_observer.install(own_loop=False)
+injected_faults.at_step = lambda step, after: print(after, step)
+for step in (77, 84):
+    script_observer._observer.completed(step, resumed={resumed})
+"""
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.splitlines() == [f"{resumed} 77", "77 84"]
+
+
 @pytest.mark.parametrize(("after", "step"), [(35, 42), (33, 34), (28, 32), (-1, 40), (None, 40), (60, 40)])
 def test_a_fault_of_a_step_before_or_after_a_jump_asks_nobody(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, after: int | None, step: int
