@@ -181,7 +181,7 @@ from trainmaster.rank import injected_faults, script_observer
 record = ProgressRecord.create(1, 0)
 os.environ[environment.PROGRESS_FD] = str(record.fd)
 script_observer.install(own_loop=False)
-injected_faults.at_step = lambda step, after: print(after, step)
+injected_faults.at_step = lambda step, numbers, after: print(after, step)
 for step in (77, 84):
     script_observer._observer.completed(step, resumed={resumed})
 """
