@@ -326,16 +326,10 @@ def test_rounds_of_a_model_that_is_trained_in_chunks_are_counted_once(boosting: 
     assert told.steps == [(step, 20) for step in range(21, 27)]
 
 
-def test_boosting_rounds_are_steps_also_those_of_a_model_that_goes_on(told: Told) -> None:
-    class CallbackContainer:
-        def after_iteration(self, model: Any, epoch: int) -> bool:
-            return False
-
-    module: Any = types.SimpleNamespace(CallbackContainer=CallbackContainer)
-    xgboost._count_rounds(module, told)
+def test_boosting_rounds_are_steps_also_those_of_a_model_that_goes_on(boosting: Any, told: Told) -> None:
     rounds = iter([31, 32])
     model = types.SimpleNamespace(num_boosted_rounds=lambda: next(rounds))
-    container = CallbackContainer()
+    container = boosting.CallbackContainer()
     container.after_iteration(model, 0)
     container.after_iteration(model, 1)
     assert told.steps == [(31, 30), (32, 30)]
