@@ -25,12 +25,12 @@ def ended(highest: int, restarts: int = 0) -> JobState:
         (ended(19), "the job ended after step 19, before step 20"),
         (
             ended(40, restarts=1),
-            "no step of rank 1 was seen that reached step 20, although the job reached step 40. The job restarted "
+            "no step from 20 on was seen in rank 1, although the job reached step 40. The job restarted "
             "1 time, and after that its script continued from a later step, or its steps are counted from 0 in each",
         ),
         (
             ended(40),
-            "no step of rank 1 was seen that reached step 20, although the job reached step 40. Its script continued "
+            "no step from 20 on was seen in rank 1, although the job reached step 40. Its script continued "
             "from a checkpoint of a later step, or the steps of this rank are not counted",
         ),
     ],

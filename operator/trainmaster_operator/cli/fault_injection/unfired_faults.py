@@ -32,7 +32,7 @@ def _reason(fault: Fault, status: JobState) -> str:
         )
     if highest < step:
         return f"the job ended after step {highest}, before step {step}"
-    seen = f"no step of rank {rank} was seen that reached step {step}, although the job reached step {highest}"
+    seen = f"no step from {step} on was seen in rank {rank}, although the job reached step {highest}"
     if restarts := status.restarts.total + status.restarts.free:
         return (
             f"{seen}. The job restarted {counted(restarts, 'time')}, and after that its script continued from a later "
