@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import struct
@@ -136,6 +137,19 @@ def test_a_forked_program_forgets_where_the_zygote_was_started(tmp_path: Path) -
     (tmp_path / "train.py").write_text(source)
     code, said = run_forked(["train.py"], tmp_path, TMPDIR=str(tmp_path), TZ="UTC-3")
     assert (code, said) == (0, f"{tmp_path} 03\n")
+
+
+def test_a_forked_program_loses_nothing_that_it_wrote_to_files_which_it_left_open(tmp_path: Path) -> None:
+    """The interpreter closes them when it ends, and also after an exception."""
+    source = "import gzip\nplain, text = open('plain.txt', 'w'), gzip.open('text.gz', 'wt')\n"
+    source += "binary = gzip.GzipFile('binary.gz', 'wb')\nfor file in (plain, text): file.write('the last line')\n"
+    source += "binary.write(b'the last line')\nraise ValueError('ends')\n"
+    (tmp_path / "train.py").write_text(source)
+    code, said = run_forked(["train.py"], tmp_path)
+    assert (code, said.splitlines()[-1]) == (1, "ValueError: ends")
+    assert (tmp_path / "plain.txt").read_text() == "the last line"
+    for name in ("text.gz", "binary.gz"):
+        assert gzip.decompress((tmp_path / name).read_bytes()) == b"the last line", name
 
 
 def test_processes_that_a_forked_program_spawns_find_its_modules(tmp_path: Path) -> None:
