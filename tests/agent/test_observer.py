@@ -263,3 +263,28 @@ def test_steps_that_somebody_asks_for_are_recorded_by_torchs_profiler(tmp_path: 
     assert {"ProfilerStep#3", "ProfilerStep#4", "aten::linear"} <= names
     assert not {"ProfilerStep#2", "ProfilerStep#5"} & names
     assert not (tmp_path / profile_request.FILE).exists()
+
+
+COMPILES = """
+import warnings
+warnings.simplefilter("error")
+import torch
+model = torch.nn.Linear(2, 2)
+LINE
+assert record.read().built_ns > 0
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "line",
+    [
+        "model.compile(fullgraph=True, backend='eager'); model(torch.ones(2))",
+        "torch._dynamo.reset(); torch.compile(lambda x: model(x) + 1, fullgraph=True, backend='eager')(torch.ones(2))",
+        "torch.compile(model, fullgraph=True, backend='eager')(torch.ones(2))",
+    ],
+    ids=["in place", "a function", "a module"],
+)
+def test_torchs_compiler_compiles_a_first_forward_without_a_break_or_a_warning(tmp_path: Path, line: str) -> None:
+    """It cannot compile a hook on all modules, and warns of one."""
+    assert watched(tmp_path, COMPILES.replace("LINE", line)) == "steps: 0 loaded: False"

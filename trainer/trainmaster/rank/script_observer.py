@@ -192,7 +192,7 @@ class _Observer:
     def hook_forward(self, module: Any) -> None:
         if self.own_loop:
             return
-        self._forward = module.register_module_forward_pre_hook(self._first_forward)
+        self._forward = module.register_module_forward_pre_hook(self._began_forward)
         original = module.Module.eval
 
         @functools.wraps(original)
@@ -202,6 +202,37 @@ class _Observer:
             return original(model)
 
         module.Module.eval = eval_
+
+    def hook_compiler(self, module: Any) -> None:
+        """Let torch's compiler see no hook of ours in a module that it compiles.
+
+        It cannot compile such a hook, so `fullgraph=True` would fail. A first forward that is compiled begins with its
+        compilation, where the hook is removed.
+        """
+        handler = getattr(module, "CompilationCallbackHandler", None)
+        original = getattr(handler, "run_start_callbacks", None)
+        if original is None or self.own_loop:
+            return
+
+        @functools.wraps(original)  # torch._dynamo.reset() forgets registered callbacks
+        def run_start_callbacks(*args: Any, **kwargs: Any) -> Any:
+            self._began_forward()
+            return original(*args, **kwargs)
+
+        handler.run_start_callbacks = run_start_callbacks
+
+    def hook_compiled_module(self, module: Any) -> None:
+        """Remove the hook of the first forward when a module is to be compiled: the compiler warns of such hooks."""
+        if self.own_loop:
+            return
+        original = module.OptimizedModule.__init__
+
+        @functools.wraps(original)
+        def init(compiled: Any, *args: Any, **kwargs: Any) -> None:
+            self._unhook_forward()
+            original(compiled, *args, **kwargs)
+
+        module.OptimizedModule.__init__ = init
 
     def hook_save(self, module: Any) -> None:
         if self.own_loop:
@@ -235,12 +266,16 @@ class _Observer:
 
         script_saves.put_in_place(module, "load", load)
 
-    def _first_forward(self, *_: Any) -> None:
+    def _began_forward(self, *_: Any) -> None:
+        self._unhook_forward()
+        if not (self.progress.built_ns or self.progress.first_step_ns):
+            self.progress.built_ns = self.progress.loaded_ns = time.monotonic_ns()
+            self._enter(Phase.STEP)
+
+    def _unhook_forward(self) -> None:
         if self._forward is not None:
             self._forward.remove()
             self._forward = None
-            self.progress.built_ns = self.progress.loaded_ns = time.monotonic_ns()
-            self._enter(Phase.STEP)
 
     def _stepped(self, step: int, waited_ns: Callable[[int], int]) -> None:
         progress = self.progress
@@ -314,6 +349,8 @@ _HOOKED = {
     "torch.optim.optimizer": _Observer.hook_optimizer,
     "torch.distributed.distributed_c10d": _Observer.hook_rendezvous,
     "torch.nn.modules.module": _Observer.hook_forward,
+    "torch._dynamo.callback": _Observer.hook_compiler,
+    "torch._dynamo.eval_frame": _Observer.hook_compiled_module,
     "torch.serialization": _Observer.hook_save,
     **dict.fromkeys(optimizer_hooks.FILLING, _Observer.hook_filling),
 }
