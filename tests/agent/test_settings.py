@@ -46,6 +46,9 @@ def threads(env: dict[str, str], ranks: int = 1, world_size: int = 4) -> str:
     )
     variables = rank_environment(settings, assignment, 0)
     assert environment.CPU_MILLIS not in variables
+    told = json.loads(variables[environment.NUMBERS])
+    assert told["WORLD_SIZE"] == str(world_size)
+    assert told == {name: variables[name] for name in told}, "what launchers below the rank give their processes"
     return variables["OMP_NUM_THREADS"]
 
 

@@ -41,6 +41,8 @@ def rank_environment(folder: Path, **variables: str) -> dict[str, str]:
     given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "TRAINMASTER_ROUND": "1", "MASTER_PORT": "9"}
     local = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TRAINMASTER_RANKS_PER_POD": "2"}
     env = {**given, "WORLD_SIZE": "4", "RANK": "3", **local, **variables}
+    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+    env["TRAINMASTER_NUMBERS"] = json.dumps({name: env[name] for name in names})
     return {**env, **executed_rank_observation.variables(env)}
 
 
@@ -101,6 +103,34 @@ def test_a_launched_function_has_its_result_under_rank_0_and_under_all_ranks_of_
     assert second_node.stdout == "{0: 43, 2: 43, 3: 43}\n", second_node.stderr
     one_node = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
     assert run(folder, sys.executable, "launch.py", **one_node).stdout == "{0: 41, 1: 41}\n"
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "-m torch.distributed.run --nproc-per-node=2 train.py",
+        "-c 'from deepspeed.launcher.runner import main; main()' --num_gpus=2 train.py",
+    ],
+    ids=["torch", "deepspeed"],
+)
+def test_what_a_shell_script_exports_for_its_launcher_does_not_number_the_rank(folder: Path, launcher: str) -> None:
+    """A launcher sets these variables in each of its processes: with others, each pod would train alone."""
+    exports = "export MASTER_PORT=29500 WORLD_SIZE=2 RANK=0 LOCAL_RANK=0"
+    (folder / "train.py").write_text(f"{SCRIPT}print(*(os.environ[name] for name in ('WORLD_SIZE', 'MASTER_PORT')))\n")
+    (folder / "run.sh").write_text(f"{exports}\n{sys.executable} {launcher}\n")
+    first, second = run(folder, "sh", "run.sh").stdout.splitlines()
+    ((argument,), rank, _, _), numbers = json.loads(first), second
+    assert (argument[-1], rank, numbers) == ("1", "3", "4 9")
+
+
+def test_a_launched_function_has_the_numbers_of_the_rank_and_its_caller_has_its_own(folder: Path) -> None:
+    """notebook_launcher of accelerate sets them around the launch."""
+    (folder / "launch.py").write_text(
+        "import os\nfrom torch.distributed.launcher import api\nos.environ['WORLD_SIZE'] = '2'\n"
+        "print(api.launch_agent(api.Config(2), lambda: os.environ['WORLD_SIZE'], ()), os.environ['WORLD_SIZE'])\n"
+    )
+    done = run(folder, sys.executable, "launch.py")
+    assert done.stdout == "{0: '4', 2: '4', 3: '4'} 2\n", done.stderr
 
 
 def test_another_number_of_processes_is_refused_for_good(folder: Path) -> None:
@@ -171,14 +201,16 @@ def test_a_function_of_horovod_run_is_called_in_the_rank(folder: Path, processes
     assert (done.returncode, words in done.stdout + done.stderr) == (code, True), done.stderr
 
 
-def test_a_rank_that_has_joined_its_round_may_launch_what_it_likes(folder: Path) -> None:
+@pytest.mark.parametrize("given", ["MASTER_PORT", "29501"], ids=["", "with a port of its own"])
+def test_a_rank_that_has_joined_its_round_may_launch_what_it_likes(folder: Path, given: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as store:
-        port = store.getsockname()[1]
+        port = str(store.getsockname()[1])
         code = (
-            f"import socket, subprocess, sys; c = socket.create_connection(('127.0.0.1', {port})); "
+            f"import os, socket, subprocess, sys; c = socket.create_connection(('127.0.0.1', {port})); "
+            f"os.environ['MASTER_PORT'] = os.environ.get('{given}', '{given}'); "
             "subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node=1', 'train.py'])"
         )
-        done = run(folder, sys.executable, "-c", code, MASTER_PORT=str(port))
+        done = run(folder, sys.executable, "-c", code, MASTER_PORT=port, TRAINMASTER_STORE=f"127.0.0.1:{port}")
     assert "a world of its own was started" in done.stderr
 
 

@@ -49,6 +49,7 @@ CPUS = "TRAINMASTER_CPUS"  # the kernel's numbers, as in 0,1,8,9, of those that 
 POD_RANK = "TRAINMASTER_POD_RANK"  # which of the RANKS_PER_POD ranks of its pod this is, from 0
 ROUND = "TRAINMASTER_ROUND"
 STORE = "TRAINMASTER_STORE"  # host:port of the round's store, whatever a script makes of MASTER_ADDR and MASTER_PORT
+NUMBERS = "TRAINMASTER_NUMBERS"  # JSON of torchrun's variables of this rank, whatever a script makes of them
 PROGRESS_FD = "TRAINMASTER_PROGRESS_FD"
 CHANNEL_FD = "TRAINMASTER_CHANNEL_FD"
 RESUME = "TRAINMASTER_RESUME"

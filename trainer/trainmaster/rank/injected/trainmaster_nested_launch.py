@@ -6,6 +6,9 @@ with this rank's number. The launcher's own parser has run by then, and its vari
 and horovodrun are read as the command of a job is. A function that is launched is called in the process of the rank.
 A launcher that was told another number of processes is refused.
 
+A launcher numbers its processes, and tells them where to meet, whatever these variables were in its own environment. So
+a shell script may export MASTER_PORT or WORLD_SIZE before it calls torchrun. Here the numbers of the rank replace them.
+
 A rank that has joined its round and then launches something (an evaluation in a world of its own) is left alone. This
 file imports nothing of ours before it refuses something, and runs under Python 3.8 and newer.
 """
@@ -83,15 +86,17 @@ def _take_over_elastic(module: Any) -> None:
     def launch_agent(config: Any, entrypoint: Any, args: Any, *more: Any, **named: Any) -> Any:
         if has_joined():
             return original(config, entrypoint, args, *more, **named)
-        wrong = wrong_number(config.nproc_per_node, sys.argv, os.environ)
+        env = {**os.environ, **_numbers()}
+        wrong = wrong_number(config.nproc_per_node, sys.argv, env)
         if wrong:
             _refuse(wrong)
-        note = note_for_clusters(config.nproc_per_node, sys.argv, os.environ)
+        note = note_for_clusters(config.nproc_per_node, sys.argv, env)
         if note:
             sys.stderr.write(note + "\n")
         if callable(entrypoint):
-            return dict.fromkeys(_ranks_with_results(os.environ), entrypoint(*args))
-        return _become([str(entrypoint), *map(str, args)], dict(os.environ))
+            with _numbered():
+                return dict.fromkeys(_ranks_with_results(env), entrypoint(*args))
+        return _become([str(entrypoint), *map(str, args)], env)
 
     module.launch_agent = launch_agent
 
@@ -103,6 +108,29 @@ def _ranks_with_results(env: Any) -> list[int]:
     """
     first = int(env["RANK"]) - int(env["LOCAL_RANK"])
     return sorted({0, *range(first, first + int(env["LOCAL_WORLD_SIZE"]))})
+
+
+def _numbers() -> dict[str, str]:
+    """Return the variables that number this rank and say where its round meets, as its agent has set them."""
+    json = importlib.import_module("json")
+    numbers: dict[str, str] = json.loads(os.environ.get("TRAINMASTER_NUMBERS") or "{}")
+    return numbers
+
+
+@contextlib.contextmanager
+def _numbered() -> Iterator[None]:
+    """Give this process the numbers of its rank while a function is called that a launcher was to start."""
+    numbers = _numbers()
+    before = {name: os.environ.get(name) for name in numbers}
+    os.environ.update(numbers)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _take_over_simple(module: Any) -> None:
@@ -132,10 +160,11 @@ def _read_as_command(launcher: str, function: str) -> Callable[[Any], None]:
                 with _our_package():
                     command = importlib.import_module("trainmaster.contract.launch").parse([launcher, *words])
                     options = importlib.import_module("trainmaster.contract.launch.launcher_option_effects")
-                ranks = os.environ.get("TRAINMASTER_RANKS_PER_POD") or os.environ["LOCAL_WORLD_SIZE"]
+                env = {**os.environ, **_numbers()}
+                ranks = env.get("TRAINMASTER_RANKS_PER_POD") or env["LOCAL_WORLD_SIZE"]
                 wrong = options.of_pod(command.given, int(ranks))
-                if not wrong and os.environ.get("TRAINMASTER_ROUND") == "1":  # later rounds may have other sizes
-                    wrong = options.of_job(command.given, int(os.environ["WORLD_SIZE"]))
+                if not wrong and env.get("TRAINMASTER_ROUND") == "1":  # later rounds may have other sizes
+                    wrong = options.of_job(command.given, int(env["WORLD_SIZE"]))
             except ValueError as error:  # LaunchRefused
                 wrong = str(error)
             if wrong:
@@ -143,8 +172,8 @@ def _read_as_command(launcher: str, function: str) -> Callable[[Any], None]:
             program = command.argv
             if launcher == "deepspeed" and "no_python" not in command.given:
                 program = [sys.executable, *program[1:]]
-            env = {**os.environ, **command.environment}
-            return _become(program, {name: value for name, value in env.items() if value is not None})
+            changed = {**os.environ, **command.environment}
+            return _become(program, {name: value for name, value in changed.items() if value is not None})
 
         setattr(module, function, start)
 
@@ -159,7 +188,7 @@ def _take_over_horovod(module: Any) -> None:
     def _run(args: Any) -> Any:
         if getattr(args, "run_func", None) is None or has_joined():
             return original(args)
-        ranks = int(os.environ["WORLD_SIZE"])
+        ranks = int({**os.environ, **_numbers()}["WORLD_SIZE"])
         if args.num_proc != ranks and os.environ.get("TRAINMASTER_ROUND") == "1":  # later rounds may have other sizes
             _refuse(
                 f"horovod.run, which this job's program calls, would start {args.num_proc} processes, but the job has "
@@ -215,8 +244,9 @@ def _name(argv: list[str]) -> str:
 
 
 def _become(program: list[str], env: dict[str, str]) -> NoReturn:
-    """Execute a script in the place of the launcher that was to start it."""
-    words = [word.replace(_LOCAL_RANK, os.environ.get("LOCAL_RANK", "0")) for word in program]
+    """Execute a script in the place of the launcher that was to start it, with the numbers of this rank."""
+    env = {**env, **_numbers()}
+    words = [word.replace(_LOCAL_RANK, env.get("LOCAL_RANK", "0")) for word in program]
     for name in ("TRAINMASTER_PROGRESS_FD", "TRAINMASTER_CHANNEL_FD"):
         with contextlib.suppress(KeyError, ValueError, OSError):
             os.set_inheritable(int(os.environ[name]), True)
@@ -247,7 +277,8 @@ def _our_package() -> Iterator[None]:
 
 def has_joined() -> bool:
     """Return True if this process, or one above it in its rank, is connected to the store of the round."""
-    port = os.environ.get("MASTER_PORT", "")
+    # A rank may give what it launches a MASTER_PORT of its own.
+    port = os.environ.get("TRAINMASTER_STORE", "").rpartition(":")[2] or os.environ.get("MASTER_PORT", "")
     if not port.isdigit():
         return False
     leader, pid = os.getsid(0), os.getpid()

@@ -96,6 +96,7 @@ def rank_environment(
             environment.RANKS_PER_POD: str(a.ranks),
             environment.POD_RANK: str(pod_rank),
             environment.ROUND: str(a.round),
+            environment.NUMBERS: json.dumps(numbers(facts)),
             environment.STORE: f"{a.store.host}:{a.store.port}",
             environment.RESUME: a.resume,
             environment.MESH: json.dumps(a.mesh),
