@@ -140,6 +140,34 @@ def test_a_restart_of_a_script_that_trains_several_times_into_a_folder_begins_ag
     assert make(tmp_path).train(newest) == newest
 
 
+def test_a_second_script_that_trains_into_the_folder_in_the_same_round_begins_by_itself(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell script runs one after the other, and both have Trainer's default folder. Nothing has failed."""
+    words = f"trainmaster: Trainer begins again, since this script trains several times into {tmp_path}\n"
+    for round, said in (("1", ""), ("2", words)):
+        monkeypatch.setenv(environment.ROUND, round)
+        for _ in range(2):
+            restart(monkeypatch)
+            assert make(tmp_path).train() is None
+            (tmp_path / "checkpoint-20").exists() or save(tmp_path, 20)
+        assert capsys.readouterr().err == said
+    restart(monkeypatch)
+    assert make(tmp_path).train(True) == str(tmp_path / "checkpoint-20"), "where the script asks for it"
+
+
+def test_each_round_goes_on_from_the_checkpoints_of_all_rounds_before_it(
+    tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark knows since when the job trains, although each round writes it again, later than the checkpoint."""
+    for round in ("1", "2", "3"):
+        monkeypatch.setenv(environment.ROUND, round)
+        restart(monkeypatch)
+        assert make(tmp_path).train() == (None if round == "1" else str(tmp_path / "checkpoint-20")), f"round {round}"
+        (tmp_path / "checkpoint-20").exists() or save(tmp_path, 20)
+        os.utime(training_mark._paths(tmp_path)[0], (2**32, 2**32))
+
+
 def test_a_script_that_was_cut_off_between_its_trainings_goes_on_with_the_first(
     tmp_path: Path, make: type[Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,8 +166,8 @@ def of_trainer(trainer: Any, given: Any) -> Any:
     """Return what `train` of a Trainer gets as `resume_from_checkpoint` in this rank. All ranks get the same."""
     output, ranks = Path(trainer.args.output_dir), int(trainer.args.world_size)
     folder = output.resolve()
-    again = folder in _begun
-    mark = _begun[folder] if again else training_mark.read(folder)
+    mark = _begun[folder] if folder in _begun else training_mark.read(folder)
+    again = folder in _begun or mark.in_this_round  # by this process, or by one that its program has run before it
     asked = _step_of(given, folder)
     # All ranks have read the mark before one of them writes it.
     views = _of_all_ranks(_look(output, mark, ranks, first=not again), ranks)
@@ -182,7 +182,7 @@ def of_trainer(trainer: Any, given: Any) -> Any:
         goes_on = chosen.resume and (given is True or asked is not None)
         if again and not goes_on:
             training_mark.write(folder, several=True)
-        elif not again and not mark.began_ns:
+        elif not again:
             training_mark.write(folder)
     return chosen.resume
 
@@ -197,9 +197,9 @@ def _step_of(given: Any, folder: Path) -> int | None:
 
 
 def _look(output: Path, mark: Mark, ranks: int, first: bool) -> View:
-    """Return what this rank sees. `first`: this process has not trained into the folder before.
+    """Return what this rank sees. `first`: nothing has trained into the folder before in this round.
 
-    A process that trains again into the same folder begins anew, as its script has it.
+    A program that trains again into the same folder begins anew, as it would by itself.
     """
     whole = {step for step, path in steps_of(output).items() if is_whole(path)}
     return View(
