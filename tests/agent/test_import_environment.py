@@ -7,6 +7,7 @@ import pytest
 from trainmaster.agent.frameworks import ALL, find
 from trainmaster.agent.frameworks.framework import Framework
 from trainmaster.agent.shell.launching.import_environment import import_environment
+from trainmaster.agent.zygote import variables_that_must_match
 
 NUMBERS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
@@ -47,3 +48,19 @@ def test_a_value_that_the_job_gives_to_all_ranks_is_shared() -> None:
     found = import_environment({"ACCELERATE_USE_CPU": "true"}, find("HuggingFace"), has_accelerator=False)
     assert found.variables == {"ACCELERATE_USE_CPU": "true"}
     assert "ACCELERATE_USE_CPU" not in found.own
+
+
+@pytest.mark.parametrize(
+    ("name", "differs"),
+    [
+        ("TORCHINDUCTOR_EMULATE_PRECISION_CASTS", True),
+        ("TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS", True),
+        ("TORCHINDUCTOR_CACHE_DIR", False),  # read at each use
+    ],
+)
+def test_settings_that_torchs_compiler_reads_at_its_import_rule_out_a_zygote_without_them(
+    name: str, differs: bool
+) -> None:
+    """Zygotes have imported it: in a fork such a variable would have no effect."""
+    with_it = variables_that_must_match.load_environment({name: "1"})
+    assert (variables_that_must_match.differing({}, with_it, reads_kmp=False) == [name]) == differs

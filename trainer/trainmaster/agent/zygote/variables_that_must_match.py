@@ -15,7 +15,10 @@ _VOLATILE = {
     "OLDPWD", "SHLVL", "_", "PYTHONUNBUFFERED",
 }  # fmt: skip
 # Read once, when the interpreter or torch is loaded: a fork of a zygote with another value would not have it.
-_AT_LOAD = ("LD_", "PYTHON", "KMP_", "OMP_", "GOMP_", "MKL_", "TORCH_", "PYTORCH_", "GLIBC_", "MALLOC_")
+_AT_LOAD = (
+    *("LD_", "PYTHON", "KMP_", "OMP_", "GOMP_", "MKL_", "TORCH_", "PYTORCH_", "GLIBC_", "MALLOC_"),
+    *("TORCHDYNAMO_", "TORCHINDUCTOR_"),  # by torch's compiler, which zygotes import in advance
+)
 _KMP = "KMP_"
 """Prefix of the variables of Intel's and LLVM's OpenMP. accelerate sets some on CPUs, also where torch has GNU's
 OpenMP."""
@@ -28,7 +31,8 @@ def without_volatile(environ: Mapping[str, str]) -> dict[str, str]:
 
 def load_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that are read once, at load: a zygote must have been started with the same."""
-    skipped = {*_VOLATILE, "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
+    # The last one is read at each use, and often differs: a folder that outlives the job.
+    skipped = {*_VOLATILE, "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "TORCHINDUCTOR_CACHE_DIR"}
     return {n: v for n, v in environ.items() if n.startswith(_AT_LOAD) and n not in skipped}
 
 
