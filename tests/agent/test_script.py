@@ -39,6 +39,13 @@ def hook(*_): sys.exit(7)
 sys.excepthook = hook
 1 / 0
 """
+STARTS_ITSELF_AGAIN = """
+import os, sys
+if os.environ.setdefault("AGAIN", "no") == "no":
+    os.environ["AGAIN"] = "yes"
+    os.execv(sys.orig_argv[0], sys.orig_argv)
+print("again", sys.argv, sys.orig_argv[-2:])
+"""
 BROKEN_HOOK = "import sys\nsys.excepthook = lambda *_: nothing\nraise ValueError('too large')\n"
 TORCH = """
 import sys
@@ -60,6 +67,9 @@ sys.exit(script_runner.run({"kind": "script", "path": "train.py", "args": []}))
 """
 """Runs train.py as a rank whose steps and imports are seen."""
 PROGRAMS = {"finds.py": FINDS_ITSELF, "names.py": NAMES, "hook.py": OWN_HOOK, "ends.py": HOOK_THAT_ENDS}
+PROGRAMS |= {"again.py": STARTS_ITSELF_AGAIN}
+
+AGAIN = [["again.py", "--x"], ["-m", "again", "-c"], ["-c", STARTS_ITSELF_AGAIN, "x"]]
 
 
 def entry(words: list[str]) -> dict[str, Any]:
@@ -103,11 +113,17 @@ birth.run(json.loads({json.dumps(entry(words))!r}))
     return run([sys.executable, "-c", code], Path("/"), TZ="UTC", TMPDIR="/tmp")
 
 
-@pytest.mark.parametrize("words", [["finds.py", "--x"], ["-m", "names"], ["hook.py"], ["ends.py"]])
+@pytest.mark.parametrize("words", [["finds.py", "--x"], ["-m", "names"], ["hook.py"], ["ends.py"], *AGAIN])
 def test_a_program_finds_what_it_finds_under_python(tmp_path: Path, words: list[str]) -> None:
     for name, source in PROGRAMS.items():
         (tmp_path / name).write_text(source)
     assert run_as_rank(words, tmp_path) == run([sys.executable, *words], tmp_path)
+
+
+@pytest.mark.parametrize("words", AGAIN, ids=["script", "module", "code"])
+def test_a_forked_program_can_start_itself_again(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "again.py").write_text(STARTS_ITSELF_AGAIN)
+    assert run_forked(words, tmp_path) == run([sys.executable, *words], tmp_path)
 
 
 def test_a_folder_and_an_archive_with_a_main_are_programs(tmp_path: Path) -> None:

@@ -17,11 +17,13 @@ import io
 import os
 import pkgutil
 import runpy
+import subprocess
 import sys
 import traceback
 import types
 from typing import Any
 
+from trainmaster.contract.launch.python_options import program_of
 from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 from trainmaster.contract.wire.progress_record import OtherRecord
 from trainmaster.host import processes
@@ -130,7 +132,10 @@ def _enter(entry: dict[str, Any]) -> None:
         sys.argv = [module]
         set_path(os.getcwd())
         getattr(importlib.import_module(module), name)()
-    elif kind == "module":
+        return
+    # The command by which a person starts the entry: a program may start itself again with it.
+    sys.orig_argv = program_of(sys.executable, entry, subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
+    if kind == "module":
         sys.argv = [entry["name"], *entry["args"]]
         set_path(os.getcwd())
         new_main()
