@@ -59,3 +59,24 @@ def test_a_lock_of_a_process_outside_of_a_job_is_left(tmp_path: Path, real: Modu
     """Whether that one lives can't be known."""
     die_with(real.FileBaton(str(tmp_path / "lock")))
     assert not hook(real)(str(tmp_path / "lock")).try_acquire()
+
+
+def test_a_rank_that_looks_while_the_owner_releases_its_lock_does_not_take_it(
+    tmp_path: Path, real: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner would then remove the lock of that rank, and two ranks would compile into one folder."""
+    kind = hook(real)
+    owner, other = kind(str(tmp_path / "lock")), kind(str(tmp_path / "lock"))
+    assert owner.try_acquire()
+    remove, taken = os.remove, []
+
+    def look_and_remove(path: str) -> None:
+        monkeypatch.setattr(os, "remove", remove)
+        taken.append(other.try_acquire())
+        remove(path)
+
+    monkeypatch.setattr(os, "remove", look_and_remove)
+    owner.release()
+    assert taken == [False]
+    assert not (tmp_path / "lock").exists()
+    assert other.try_acquire()

@@ -34,7 +34,20 @@ def watch_extension_lock(module: Any, watch: Watch) -> None:
                 _hold(baton.fd, baton.lock_file_path)
         return acquired
 
-    module.FileBaton.try_acquire = try_acquire
+    finish = module.FileBaton.release
+
+    @functools.wraps(finish)
+    def release(baton: Any) -> Any:
+        """Hold the lock until its file is removed: torch closes it before, and a rank that looks just then would take
+        its owner for a dead one."""
+        held = os.dup(baton.fd) if baton.fd is not None else None
+        try:
+            return finish(baton)
+        finally:
+            if held is not None:
+                os.close(held)
+
+    module.FileBaton.try_acquire, module.FileBaton.release = try_acquire, release
 
 
 def _hold(descriptor: int, path: str) -> None:
