@@ -205,6 +205,15 @@ def test_the_training_function_of_a_fit_is_not_counted_beside_it(world: Any, tol
     assert told.steps == [(1, 0)]
 
 
+def test_steps_after_a_fit_that_an_exception_has_left_are_seen(world: Any, told: Told) -> None:
+    """Keras does not call `on_train_end` then. The script catches the exception, and trains on by itself."""
+    train = trained(world)
+    world.CallbackList(types.SimpleNamespace(optimizer=world.Optimizer())).on_train_begin()
+    train()
+    train()
+    assert told.steps == [(1, 0), (2, 0)]
+
+
 def test_a_second_fit_with_a_new_optimizer_counts_on(world: Any, told: Told) -> None:
     fit(world, 0, [[0, 1, 2]])
     fit(world, 0, [[0, 1]])

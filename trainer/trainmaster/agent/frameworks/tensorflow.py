@@ -61,7 +61,8 @@ class _Steps:
         self._optimizer: Any = None
         self._base = -1  # steps before this process; -1: no step is done yet
         self._known = False  # the optimizer of the first step has counted them
-        self._fits = 0  # how many `fit` are under way
+        # The callbacks of each `fit` that is under way. One that an exception has left is not told its end: they go.
+        self._fits: WeakSet[Any] = WeakSet()
         self._batch = 0  # of the epoch, that is done
         self._restored = False  # what a fit goes on from is known
         self._step = 0  # the last one
@@ -104,7 +105,7 @@ class _Steps:
         """Observe `fit`. Keras counts the batches of an epoch, which is right with `steps_per_execution`, too."""
 
         def begin(fit: Any, *_: Any) -> None:
-            self._fits += 1
+            self._fits.add(fit)
             self._restored = False
             watch.building()
 
@@ -122,7 +123,7 @@ class _Steps:
             self._tell(watch)
 
         def end(fit: Any, *_: Any) -> None:
-            self._fits -= 1
+            self._fits.discard(fit)
             if self._restored:  # functions that train after it count on from its last step
                 self._taken.clear()
                 self._start = self._step
