@@ -126,6 +126,16 @@ def test_a_forked_program_can_start_itself_again(tmp_path: Path, words: list[str
     assert run_forked(words, tmp_path) == run([sys.executable, *words], tmp_path)
 
 
+def test_a_program_may_name_the_arguments_of_execve(tmp_path: Path) -> None:
+    code = "import os, sys; os.execve(path=sys.executable, argv=['python', '-c', 'print(1)'], env=os.environ)"
+    record = ProgressRecord.create(1, 0)
+    command, variables = executed_rank.command(entry(["-c", code]), [])
+    env = {**os.environ, **variables, environment.PROGRESS_FD: str(record.fd)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, pass_fds=[record.fd], capture_output=True, text=True)
+    record.close()
+    assert done.stdout == "1\n", done.stderr
+
+
 def test_a_folder_and_an_archive_with_a_main_are_programs(tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__main__.py").write_text(f"import mine\n{NAMES}")

@@ -25,15 +25,15 @@ def install() -> None:
     original: Callable[..., NoReturn] = os.execve
 
     @functools.wraps(original)
-    def execve(path: Any, args: Any, env: Any) -> NoReturn:
+    def execve(path: Any, argv: Any, env: Any) -> NoReturn:  # the names are those of os.execve
         if os.getpid() != pid:  # a fork that becomes a helper
-            original(path, args, env)
+            original(path, argv, env)
         with _inheritable():
-            original(path, args, {**env, **executed_rank_observation.variables(env)})
+            original(path, argv, {**env, **executed_rank_observation.variables(env)})
 
     @functools.wraps(os.execv)
-    def execv(path: Any, args: Any, /) -> NoReturn:
-        execve(path, args, os.environ)
+    def execv(path: Any, argv: Any, /) -> NoReturn:
+        execve(path, argv, os.environ)
 
     # All the others call one of these two.
     setattr(os, "execve", execve)  # noqa: B010  an assignment would have to have the very signature
