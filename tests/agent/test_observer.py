@@ -152,7 +152,16 @@ def test_a_file_from_before_the_first_step_is_no_save(
         assert script_saves.may_be_a_save(file) is may_be
 
 
-@pytest.mark.parametrize(("file", "may_be"), [(io.BytesIO(), True), (None, True), ("/nowhere/file.pt", False)])
+class Stream(io.BytesIO):
+    """A file of an object store, whose library has its own error for what is not there."""
+
+    def fileno(self) -> int:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("file", "may_be"), [(io.BytesIO(), True), (None, True), (Stream(), True), ("/nowhere/file.pt", False)]
+)
 def test_of_a_buffer_it_is_not_known_whether_it_was_saved(
     monkeypatch: pytest.MonkeyPatch, file: Any, may_be: bool
 ) -> None:

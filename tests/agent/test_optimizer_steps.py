@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import pytest
 
-from trainmaster.rank.optimizer_steps import OptimizerSteps
+from trainmaster.rank.optimizer_steps import OptimizerSteps, only_fills
 
 
 class Adam:
@@ -129,6 +130,24 @@ def test_it_is_not_known_after_which_step_a_process_began_if_no_optimizer_counts
     steps = resumed(sgd)
     assert sgd.step(steps) == 1
     assert (steps.base, steps.counted) == (0, False)
+
+
+class PerLayer:
+    """Has no truth and is no number, as a tensor with several elements."""
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+
+    def __int__(self) -> int:
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+
+def test_an_optimizer_of_a_scripts_own_kind_may_keep_a_count_and_a_rate_for_each_layer() -> None:
+    optimizer = Sgd()
+    optimizer.state["weight"] = {"step": PerLayer()}
+    steps = resumed(optimizer)
+    assert [optimizer.step(steps), optimizer.step(steps)] == [1, 2]
+    assert not only_fills(types.SimpleNamespace(state={}, param_groups=[{"lr": PerLayer(), "params": []}]))
 
 
 def test_the_steps_of_an_owner_are_counted_as_it_counts_them() -> None:

@@ -23,7 +23,10 @@ def counted_by(optimizer: Any) -> int | None:
     for state in list(states.values())[:1] if isinstance(states, Mapping) else []:
         taken = state.get("step") if isinstance(state, dict) else None
         if taken is not None and getattr(getattr(taken, "device", None), "type", "cpu") == "cpu":
-            return int(taken)
+            try:
+                return int(taken)
+            except (TypeError, ValueError, RuntimeError):  # of a script's own kind: a count for each row, for example
+                return None
     return None
 
 
@@ -98,8 +101,16 @@ def only_fills(optimizer: Any) -> bool:
 
     A first step of a warm-up has a rate of 0 too, but other gradients.
     """
-    if optimizer.state or any(group.get("lr", 1) for group in optimizer.param_groups):
+    if optimizer.state or any(_is_a_rate(group.get("lr", 1)) for group in optimizer.param_groups):
         return False
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     # Of a distributed tensor a rank looks at its own part, for it must not wait for others here.
     return bool(gradients) and not any(bool(getattr(grad, "_local_tensor", grad).any()) for grad in gradients)
+
+
+def _is_a_rate(rate: Any) -> bool:
+    """Return True if a learning rate is not 0. One with a value for each layer, which has no truth, counts as one."""
+    try:
+        return bool(rate)
+    except (ValueError, RuntimeError):
+        return True

@@ -26,6 +26,8 @@ def may_be_a_save(file: Any) -> bool:
         return True
     except OSError:
         return False  # there is no such file
+    except Exception:  # noqa: BLE001  or by an error of its own, which must not fail the script
+        return True
     return written_at > first_step_at - _COARSE_S
 
 
