@@ -247,6 +247,8 @@ class Server:
             except BlockingIOError:
                 break
             except OSError:  # its end is read, and handled, in _readable
+                for _, unsent in connection.outbox:
+                    packets.close_all(unsent)
                 connection.outbox.clear()
                 return
             connection.outbox.popleft()
