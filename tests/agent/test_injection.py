@@ -107,6 +107,37 @@ def test_steps_are_seen_whatever_started_the_python_that_takes_them(
     assert report.ranks[0].step == 4
 
 
+WORKER_STARTS_PROGRAMS = """
+import os, signal, subprocess
+helper = subprocess.Popen(["sleep", "60"])
+end, begin = os.pipe()
+worker = os.fork()
+if worker == 0:
+    subprocess.run(["true"])
+    os.write(begin, b"x")
+    signal.pause()
+os.read(end, 1)
+from torch.optim import optimizer
+for _ in range(4):
+    optimizer.step()
+os.kill(worker, signal.SIGKILL)
+helper.kill()
+"""
+
+
+@pytest.mark.processes
+def test_a_forked_worker_that_starts_programs_does_not_take_the_record_of_its_rank(tmp_path: Path) -> None:
+    """The rank has given way to a helper that still runs, so nobody else holds the record."""
+    path = os.pathsep.join([str(torch_of(tmp_path)), str(ROOT / "trainer")])
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": path, environment.ROUND: "1", "RANK": "0"}
+    record = ProgressRecord.create(1, 0)
+    env |= {environment.PROGRESS_FD: str(record.fd), **executed_rank_observation.variables(env)}
+    argv = [sys.executable, "-c", WORKER_STARTS_PROGRAMS]
+    subprocess.run(argv, env=env, pass_fds=[record.fd], timeout=60, check=True)
+    assert record.read().step == 4
+    record.close()
+
+
 AGAIN = """
 import os, sys
 if os.environ.get("PYTHONHASHSEED") != "7":

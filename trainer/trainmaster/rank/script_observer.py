@@ -72,8 +72,13 @@ def give_way(reclaim: Callable[[], bool]) -> bool:
 
 
 def take_back() -> None:
-    """Note that a program that this one gave way to has ended."""
-    if _observer is not None and _observer.reclaim is not None and _observer.reclaim():
+    """Note that a program that this one gave way to has ended.
+
+    It may be called in a fork, such as a worker that starts programs. The record is not for it.
+    """
+    if _observer is None or _observer.forked:
+        return
+    if _observer.reclaim is not None and _observer.reclaim():
         _observer.reclaim = None
 
 
@@ -96,7 +101,7 @@ class _Observer:
         for name, hook in framework_joining.hooks(framework, self) if framework is not None else ():
             self.hooked.setdefault(name, []).append(hook)
         self.reclaim: Callable[[], bool] | None = None  # while it gives way
-        self._forked = False  # in a child of the process that is watched
+        self.forked = False  # in a child of the process that is watched
         os.register_at_fork(after_in_child=self._leave)
         self.imports = import_log.ImportLog(self._tell_imports, self.loaded, self._importing)
         self._steps = optimizer_steps.OptimizerSteps()
@@ -291,7 +296,7 @@ class _Observer:
 
     def _count_call(self) -> None:
         self._calls += 1
-        if self._calls == _LEARN_AFTER and not self._forked:
+        if self._calls == _LEARN_AFTER and not self.forked:
             self._tell_imports([], settled=True)
 
     def _note_start(self) -> None:
@@ -306,12 +311,12 @@ class _Observer:
 
         That is so if the script writes it itself, if this is a forked worker, or if another program is the rank's.
         """
-        if self.reclaim is not None and not self._forked and framework_joining.trains():
+        if self.reclaim is not None and not self.forked and framework_joining.trains():
             take_back()
-        return self.own_loop or self._forked or ProgressRecord.opened > self._opened or self.reclaim is not None
+        return self.own_loop or self.forked or ProgressRecord.opened > self._opened or self.reclaim is not None
 
     def _leave(self) -> None:
-        self._forked = True
+        self.forked = True
 
     def _enter(self, phase: Phase) -> None:
         self.progress.phase = phase
