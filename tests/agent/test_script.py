@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import py_compile
 import struct
 import subprocess
 import sys
@@ -124,6 +125,14 @@ def test_a_program_finds_what_it_finds_under_python(tmp_path: Path, words: list[
 def test_a_forked_program_can_start_itself_again(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "again.py").write_text(STARTS_ITSELF_AGAIN)
     assert run_forked(words, tmp_path) == run([sys.executable, *words], tmp_path)
+
+
+def test_a_compiled_file_is_a_program(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys; print(__file__, sys.argv, type(__loader__), __name__)")
+    py_compile.compile(str(tmp_path / "train.py"), str(tmp_path / "train.pyc"))
+    code, said = run_as_rank(["train.pyc", "--x"], tmp_path)
+    assert (code, said) == run([sys.executable, "train.pyc", "--x"], tmp_path)
+    assert code == 0, said
 
 
 def test_a_program_may_name_the_arguments_of_execve(tmp_path: Path) -> None:

@@ -163,9 +163,13 @@ def _run_file(path: str, args: list[str]) -> None:
         return
     set_path(os.path.dirname(os.path.realpath(path)))
     with io.open_code(path) as file:
-        code = compile(file.read(), path, "exec")
-    loader = importlib.machinery.SourceFileLoader("__main__", path)
-    _run_main(code, __file__=path, __cached__=None, __loader__=loader)
+        code = pkgutil.read_code(file)
+        compiled = code is not None  # a .pyc: programs are shipped in this form, too
+        if code is None:
+            file.seek(0)
+            code = compile(file.read(), path, "exec")
+    kind: Any = importlib.machinery.SourcelessFileLoader if compiled else importlib.machinery.SourceFileLoader
+    _run_main(code, __file__=path, __cached__=None, __loader__=kind("__main__", path))
 
 
 def _run_main(code: types.CodeType, **names: Any) -> None:
