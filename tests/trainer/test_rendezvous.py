@@ -23,7 +23,9 @@ def requests_of_a_rank(store: dist.TCPStore) -> int:
     return store.num_keys() - before
 
 
-def test_the_comparison_costs_a_rank_no_request_more_than_torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> dist.TCPStore:
+    """An agent's store. What is corrected in torch is put back after the test."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": "0", "WORLD_SIZE": "2"}
     agents = {environment.STORE: f"127.0.0.1:{store.port}", "TORCHELASTIC_USE_AGENT_STORE": "True"}
@@ -32,9 +34,31 @@ def test_the_comparison_costs_a_rank_no_request_more_than_torch_alone(monkeypatc
     for module, name in (
         (rendezvous, "_torchelastic_use_agent_store"),
         (rendezvous, "_create_c10d_store"),
+        (dist.distributed_c10d, "_update_default_pg"),
         (multiprocessing.spawn, "get_command_line"),
+        (own_store, "_worlds_ended"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
+    return store
+
+
+def test_a_world_that_a_script_begins_after_another_one_does_not_read_what_that_one_has_written(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ranks would connect to addresses that nobody answers any more."""
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    own_store.install()
+    written = []
+    for _ in range(3):
+        before = store.num_keys()
+        dist.init_process_group("gloo")
+        dist.destroy_process_group()
+        written.append(store.num_keys() - before)
+    assert written[1] == written[2] == written[0] - 1 > 0, "the first rank alone also writes its software"
+
+
+def test_the_comparison_costs_a_rank_no_request_more_than_torch_alone(store: dist.TCPStore) -> None:
     alone = requests_of_a_rank(store)
     own_store.install()
     assert requests_of_a_rank(store) == alone == 1

@@ -6,6 +6,10 @@ none. torch believes it for any values of these two variables. A script that sta
 until they time out. So the variable is obeyed only for the agent's own address, in the rank and in the processes that
 it spawns. Programs that it executes inherit torchrun's variables unchanged.
 
+The agent's store is that of the whole round, and keeps what was told there. A script may end its world and begin
+another one, as one that launches a function for each fold does. Such a world would find the addresses of the one before
+it, which nobody answers any more, so it gets a part of the store of its own.
+
 A rank that connects to the agent's store compares itself with the others. The request for that replaces the one by
 which torch counts the ranks that have come, because nothing waits for this number at the agent's store.
 """
@@ -26,6 +30,10 @@ from trainmaster.host.own_package import code_of_call
 from trainmaster.rank import software_comparison
 
 _RENDEZVOUS = "torch.distributed.rendezvous"
+_C10D = "torch.distributed.distributed_c10d"
+
+_worlds_ended = 0
+"""How many default process groups of this process have ended. It is the same in all ranks that begin a world."""
 
 
 def install(*, own_loop: bool = False) -> None:
@@ -98,9 +106,26 @@ def _compare_at(module: Any, *, own_loop: bool) -> None:
             return original(hostname, port, rank, world_size, timeout, *more, **named)
         store = module.TCPStore(host_name=hostname, port=port, is_master=False, timeout=timeout, wait_for_workers=False)
         compare(store)
-        return store
+        _count_ends(sys.modules.get(_C10D))
+        return sys.modules["torch.distributed"].PrefixStore(f"world-{_worlds_ended}", store) if _worlds_ended else store
 
     module._create_c10d_store = create_store
+
+
+def _count_ends(module: Any) -> None:
+    """Count the worlds that end, once a first one begins. torch ends each of them by this function, however it is
+    asked."""
+    original = getattr(module, "_update_default_pg", None)
+    if original is None or hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def update_default_pg(group: Any) -> None:
+        global _worlds_ended
+        _worlds_ended += group is None
+        original(group)
+
+    module._update_default_pg = update_default_pg
 
 
 def _keep_apart(module: Any) -> None:
