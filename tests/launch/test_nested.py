@@ -201,6 +201,15 @@ def test_a_function_of_horovod_run_is_called_in_the_rank(folder: Path, processes
     assert (done.returncode, words in done.stdout + done.stderr) == (code, True), done.stderr
 
 
+def test_a_rank_that_has_joined_its_round_may_launch_in_its_own_process(folder: Path) -> None:
+    """It would be replaced by what it launches."""
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        port = str(store.getsockname()[1])
+        code = f"import socket; c = socket.create_connection(('127.0.0.1', {port}))\n{BY_MAIN}"
+        done = run(folder, sys.executable, "-c", code, MASTER_PORT=port)
+    assert "a world of its own was started" in done.stderr
+
+
 @pytest.mark.parametrize("given", ["MASTER_PORT", "29501"], ids=["", "with a port of its own"])
 def test_a_rank_that_has_joined_its_round_may_launch_what_it_likes(folder: Path, given: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as store:

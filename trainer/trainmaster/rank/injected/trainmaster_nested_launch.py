@@ -293,10 +293,11 @@ def has_joined() -> bool:
 
 
 def _is_connected(pid: int, port: int) -> bool:
-    try:
-        links = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
-    except OSError:
-        return False
+    links = set()
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # it was closed just now, as the list's own is in this process
+                links.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{table}") as lines:
             for line in list(lines)[1:]:
