@@ -223,6 +223,22 @@ def test_a_rank_that_has_joined_its_round_may_launch_what_it_likes(folder: Path,
     assert "a world of its own was started" in done.stderr
 
 
+def test_a_program_may_launch_one_function_after_another_and_a_function_what_it_likes(folder: Path) -> None:
+    """A function may leave its world open, so its process is still connected to the store."""
+    (folder / "launch.py").write_text(
+        "import os, socket\nfrom torch.distributed.launcher import api\nkept = []\n"
+        "port = int(os.environ['MASTER_PORT'])\n"
+        "def join():\n    kept.append(socket.create_connection(('127.0.0.1', port)))\n    return len(kept)\n"
+        "def evaluate():\n    api.launch_agent(api.Config(2), join, ())\n"
+        "for function in (join, join, evaluate):\n"
+        "    print(api.launch_agent(api.Config(2), function, ())[0], flush=True)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        done = run(folder, sys.executable, "launch.py", MASTER_PORT=str(store.getsockname()[1]))
+    assert done.stdout == "1\n2\n", "the evaluation has a world of its own"
+    assert "a world of its own was started" in done.stderr
+
+
 def test_outside_a_rank_nothing_is_changed(folder: Path) -> None:
     env = {"PATH": os.environ["PATH"], **executed_rank_observation.variables({"PYTHONPATH": str(folder)})}
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py"]

@@ -9,7 +9,8 @@ A launcher that was told another number of processes is refused.
 A launcher numbers its processes, and tells them where to meet, whatever these variables were in its own environment. So
 a shell script may export MASTER_PORT or WORLD_SIZE before it calls torchrun. Here the numbers of the rank replace them.
 
-A rank that has joined its round and then launches something (an evaluation in a world of its own) is left alone. This
+A rank that has joined its round and then launches something (an evaluation in a world of its own) is left alone. A
+program that has launched a function is no rank after the function, so it may launch another one. This
 file imports nothing of ours before it refuses something, and runs under Python 3.8 and newer.
 """
 
@@ -82,9 +83,10 @@ class _Finder(importlib.abc.MetaPathFinder):
 def _take_over_elastic(module: Any) -> None:
     """Take over torch.distributed.launcher.api, which torchrun, accelerate launch and others use."""
     original = module.launch_agent
+    calls = _Calls()
 
     def launch_agent(config: Any, entrypoint: Any, args: Any, *more: Any, **named: Any) -> Any:
-        if has_joined():
+        if has_joined() and not calls.are_over():
             return original(config, entrypoint, args, *more, **named)
         env = {**os.environ, **_numbers()}
         wrong = wrong_number(config.nproc_per_node, sys.argv, env)
@@ -94,11 +96,28 @@ def _take_over_elastic(module: Any) -> None:
         if note:
             sys.stderr.write(note + "\n")
         if callable(entrypoint):
-            with _numbered():
+            with calls, _numbered():
                 return dict.fromkeys(_ranks_with_results(env), entrypoint(*args))
         return _become([str(entrypoint), *map(str, args)], env)
 
     module.launch_agent = launch_agent
+
+
+class _Calls:
+    """The calls of launched functions in this process. A function may leave its connection to the store open."""
+
+    def __init__(self) -> None:
+        self._begun, self._ended = 0, 0
+
+    def __enter__(self) -> None:
+        self._begun += 1
+
+    def __exit__(self, *_: Any) -> None:
+        self._ended += 1
+
+    def are_over(self) -> bool:
+        """Return True if there were calls, and none is under way."""
+        return 0 < self._begun == self._ended
 
 
 def _ranks_with_results(env: Any) -> list[int]:
@@ -184,9 +203,10 @@ def _take_over_horovod(module: Any) -> None:
     """Take over horovod.runner.launch, which horovodrun and the function horovod.run use."""
     _read_as_command("horovodrun", "run_commandline")(module)
     original = module._run
+    calls = _Calls()
 
     def _run(args: Any) -> Any:
-        if getattr(args, "run_func", None) is None or has_joined():
+        if getattr(args, "run_func", None) is None or (has_joined() and not calls.are_over()):
             return original(args)
         ranks = int({**os.environ, **_numbers()}["WORLD_SIZE"])
         if args.num_proc != ranks and os.environ.get("TRAINMASTER_ROUND") == "1":  # later rounds may have other sizes
@@ -194,7 +214,8 @@ def _take_over_horovod(module: Any) -> None:
                 f"horovod.run, which this job's program calls, would start {args.num_proc} processes, but the job has "
                 f"{ranks} ranks: write the same number in both"
             )
-        return [args.run_func()] * ranks
+        with calls:
+            return [args.run_func()] * ranks
 
     module._run = _run
 
