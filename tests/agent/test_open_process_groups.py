@@ -17,7 +17,8 @@ script, backend = sys.argv[1:]
 distributed = sys.modules["torch.distributed"] = types.ModuleType("torch.distributed")
 distributed.is_available = lambda: True
 distributed.is_initialized = lambda: backend != "none"
-distributed.get_backend = lambda: backend
+distributed.get_backend = lambda: "undefined"  # as torch's where a script names no backend
+distributed.get_backend_config = lambda: backend
 distributed.destroy_process_group = lambda: print("closed")
 sys.exit(script_runner.run({"kind": "script", "path": script, "args": []}))
 """
@@ -31,14 +32,16 @@ atexit.register(print, "the script's own end")
 @pytest.mark.parametrize(
     ("backend", "end", "code", "closed"),
     [
-        ("gloo", "", 0, True),
-        ("gloo", "sys.exit()", 0, True),
-        ("gloo", "sys.exit(3)", 3, False),
-        ("gloo", "raise ValueError('wrong')", 1, False),
-        ("nccl", "", 0, False),
+        ("cpu:gloo,cuda:gloo", "", 0, True),
+        ("cpu:gloo", "", 0, True),
+        ("cpu:gloo,cuda:nccl", "", 0, False),
+        ("cpu:gloo", "sys.exit()", 0, True),
+        ("cpu:gloo", "sys.exit(3)", 3, False),
+        ("cpu:gloo", "raise ValueError('wrong')", 1, False),
+        ("cpu:nccl,cuda:nccl", "", 0, False),
         ("none", "", 0, False),
     ],
-    ids=["it ends", "it exits with 0", "it exits with 3", "it raises", "NCCL", "no group"],
+    ids=["it ends", "no backend", "both", "it exits with 0", "it exits with 3", "it raises", "NCCL", "no group"],
 )
 def test_groups_over_gloo_are_closed_after_a_script_that_ended_well(
     tmp_path: Path, backend: str, end: str, code: int, closed: bool

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import sys
+from typing import Any
 
 _script_has_ended = False
 
@@ -31,5 +32,11 @@ def _close() -> None:
         return
     with contextlib.suppress(Exception):  # the script has done its work
         # NCCL's have an end of their own.
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_backend() == "gloo":
+        if distributed.is_available() and distributed.is_initialized() and _are_over_gloo(distributed):
             distributed.destroy_process_group()
+
+
+def _are_over_gloo(distributed: Any) -> bool:
+    """Return True if gloo serves all devices. A group that was opened without a backend has one for each device, as in
+    "cpu:gloo,cuda:nccl", and `get_backend` does not know it."""
+    return all(part.rpartition(":")[2] == "gloo" for part in str(distributed.get_backend_config()).split(","))
