@@ -8,6 +8,7 @@ that DDP reduces from C++ are not, and neither is a wait on a device while the h
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -60,9 +61,11 @@ def watch(c10d: Any, record: ProgressRecord, world_size: int) -> None:
 
 
 def _entering(original: Callable[..., Any], record: ProgressRecord, kind: int, world_size: int) -> Callable[..., Any]:
+    pid = os.getpid()
+
     @functools.wraps(original)
     def enter(group: Any, *args: Any, **kwargs: Any) -> Any:
-        if group.size() == world_size:
+        if group.size() == world_size and os.getpid() == pid:  # a forked worker has a world of its own
             global _entered
             _entered += 1
             record.entered(_entered, kind)
