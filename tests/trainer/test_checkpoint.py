@@ -13,8 +13,10 @@ from trainmaster.checkpoint.files.storage import PosixStorage
 from trainmaster.checkpoint.state import capture, restore_objects, tagged_values
 from trainmaster.checkpoint.state.save_shares import Place, owned
 from trainmaster.checkpoint.state.storage_saver import Saver
+from trainmaster.contract.config import OptimizerConfig
 from trainmaster.contract.wire.checkpoint_format import Lineage
 from trainmaster.errors import ConfigError
+from trainmaster.optim.optimizer import ShardOptimizer
 
 
 class Loader:
@@ -43,6 +45,12 @@ def train(things: dict[str, Any], steps: int) -> None:
         things["optimizer"].step()
         things["optimizer"].zero_grad()
         things["scheduler"].step()
+
+
+def given(model: nn.Module, value: float = 1.0) -> None:
+    """Set all gradients to `value`."""
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, value)
 
 
 def save(root: Path, things: dict[str, Any], step: int = 3) -> tuple[PosixStorage, str]:
@@ -76,6 +84,25 @@ def test_everything_with_a_state_dict_comes_back_bit_by_bit(tmp_path: Path) -> N
     for a, b in zip(here["model"].state_dict().values(), there["model"].state_dict().values(), strict=True):
         assert torch.equal(a, b)
     assert here["scheduler"].state_dict() == there["scheduler"].state_dict()
+
+
+def test_a_job_whose_optimizer_was_edited_resumes_with_the_edited_options(tmp_path: Path) -> None:
+    def job(**options: Any) -> dict[str, Any]:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        return {"model": model, "optimizer": ShardOptimizer(model, OptimizerConfig(**options))}
+
+    there = job(weightDecay=0.1)
+    given(there["model"])
+    there["optimizer"].step(0.1)
+    storage, directory = save(tmp_path, there)
+    here = job(weightDecay=0.5, betas=(0.8, 0.99), eps=1e-6)
+    restore(storage, directory, here)
+    groups = here["optimizer"].param_groups
+    assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+    assert {(group["betas"], group["eps"]) for group in groups} == {((0.8, 0.99), 1e-6)}
+    averages = [state["exp_avg"] for state in here["optimizer"].state.values()]
+    assert all(average.any() for average in averages)
 
 
 def test_the_files_are_safetensors_that_need_no_torch_to_be_read(tmp_path: Path) -> None:

@@ -165,7 +165,12 @@ def optimizer_targets(optimizer: Any, name: str, names: dict[int, str], manifest
 
 
 def restore_groups(optimizer: Any, name: str, names: dict[int, str], manifest: Manifest) -> None:
-    """Set the options of each parameter group, such as the learning rate, to those of the checkpoint."""
+    """Set the options of each parameter group, such as the learning rate, to those of the checkpoint.
+
+    An optimizer with `options_are_configured` keeps its own: they may have been changed since the checkpoint was made.
+    """
+    if getattr(optimizer, "options_are_configured", False):
+        return
     saved = {p: group for group in manifest.values.get(f"{name}.param_groups", []) for p in group["params"]}
     for _, parameter_name, group in _parameters(optimizer, names):
         if parameter_name in saved:
