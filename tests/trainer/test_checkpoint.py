@@ -10,6 +10,7 @@ from torch import nn
 
 from trainmaster.checkpoint.files import checkpoint_manifest, lineage
 from trainmaster.checkpoint.files.storage import PosixStorage
+from trainmaster.checkpoint.memory.memory_snapshot import LocalState
 from trainmaster.checkpoint.state import capture, restore_objects, tagged_values
 from trainmaster.checkpoint.state.save_shares import Place, owned
 from trainmaster.checkpoint.state.storage_saver import Saver
@@ -103,6 +104,56 @@ def test_a_job_whose_optimizer_was_edited_resumes_with_the_edited_options(tmp_pa
     assert {(group["betas"], group["eps"]) for group in groups} == {((0.8, 0.99), 1e-6)}
     averages = [state["exp_avg"] for state in here["optimizer"].state.values()]
     assert all(average.any() for average in averages)
+
+
+class Preconditioned(torch.optim.Optimizer):
+    """An optimizer with tensors in lists, and from its second step on in a place where it had none, as SOAP."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                before = state.setdefault("past", [])
+                state["oldest"] = before[0] if before else None
+                state["mean"] = np.float64(parameter.grad.mean())
+                state["past"] = [*before, parameter.grad.clone()]
+
+
+def stepped(steps: int) -> dict[str, Any]:
+    model = nn.Linear(3, 2)
+    things = {"model": model, "optimizer": Preconditioned(model.parameters())}
+    for step in range(steps):
+        given(model, 1.0 + step)
+        things["optimizer"].step()
+    return things
+
+
+def test_tensors_in_lists_of_an_optimizers_state_come_back(tmp_path: Path) -> None:
+    storage, directory = save(tmp_path, stepped(2))
+    here = stepped(0)
+    restore(storage, directory, here)
+    for parameter in here["model"].parameters():
+        state = here["optimizer"].state[parameter]
+        assert [float(past.mean()) for past in state["past"]] == [1.0, 2.0]
+        assert (float(state["oldest"].mean()), state["mean"]) == (1.0, 2.0)
+        assert state["past"][0].shape == parameter.shape
+
+
+def test_a_save_to_memory_has_the_tensors_that_an_optimizer_has_made_since_the_boundary_before() -> None:
+    things = stepped(0)
+    state = LocalState(things, 0)
+    for step in range(3):
+        given(things["model"], 1.0 + step)
+        things["optimizer"].step()
+        state.boundary()
+        layout = state.layout()
+        assert layout is not None
+        wanted = {path for value in state.values().values() for path in tagged_values.tensor_paths(value)}
+        assert {f"optimizer.state.model.weight.past.{step}"} <= wanted <= set(layout.entries)
+    assert "optimizer.state.model.weight.oldest" in layout.entries
 
 
 def test_the_files_are_safetensors_that_need_no_torch_to_be_read(tmp_path: Path) -> None:

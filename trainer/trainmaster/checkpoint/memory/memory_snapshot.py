@@ -35,7 +35,7 @@ class LocalState:
         self._pieces: list[Piece] = []
         self._values: dict[str, Any] = {}
         self._known: list[tuple[Mapping[Any, Any], Any, torch.Tensor]] = []
-        self._states: list[tuple[Any, int]] = []
+        self._states: list[tuple[Any, int | None]] = []
         self._layout: Layout | None = None
         self._buffers: list[tuple[str, Mapping[str, Any], str]] = []
         self._loose = capture.Snapshot()
@@ -107,7 +107,7 @@ class LocalState:
         ]
         self._states = []
         for optimizer in self._optimizers.values():
-            self._states.append((optimizer, len(optimizer.state)))
+            self._states.append((optimizer, _tensors_in(optimizer)))
             self._known += [
                 (kinds, kind, value)
                 for kinds in optimizer.state.values()
@@ -120,7 +120,7 @@ class LocalState:
         return (
             self._layout is not None
             and not self._values  # a module's own words may be others each time
-            and all(len(optimizer.state) == count for optimizer, count in self._states)
+            and all(count is not None and _tensors_in(optimizer) == count for optimizer, count in self._states)
             and all(place.get(key) is tensor for place, key, tensor in self._known)
         )
 
@@ -128,3 +128,12 @@ class LocalState:
         return all(
             place.get(key) is tensor for place, key, tensor in self._known if not isinstance(tensor, nn.Parameter)
         )
+
+
+def _tensors_in(optimizer: Any) -> int | None:
+    """Return the number of tensors in an optimizer's state, or None if it has lists or dicts, whose tensors may be
+    others after each step."""
+    values = [value for kinds in optimizer.state.values() for value in kinds.values()]
+    if any(isinstance(value, (list, tuple, dict)) for value in values):
+        return None
+    return sum(isinstance(value, torch.Tensor) for value in values)

@@ -131,7 +131,8 @@ def unwrap(module: nn.Module) -> nn.Module:
 def optimizer_targets(optimizer: Any, name: str, names: dict[int, str], manifest: Manifest) -> Tensors:
     """Give each parameter of a fresh optimizer the state tensors of the checkpoint, filled with zeros.
 
-    Return these tensors by name, as targets to load into. State that is not a tensor is restored at once.
+    Return these tensors, and those within lists and dicts of the state, by name, as targets to load into. Afterwards
+    `restore_optimizer_values` restores all state that is not a tensor.
     """
     targets: Tensors = {}
     by_parameter: dict[str, list[str]] = {}
@@ -157,14 +158,32 @@ def optimizer_targets(optimizer: Any, name: str, names: dict[int, str], manifest
                 host = kind == "step" and not (group.get("capturable") or group.get("fused"))
                 tensor = torch.zeros(saved.shape, dtype=DTYPES[saved.dtype], device="cpu" if host else parameter.device)
                 targets[key] = state[kind] = tensor
-        for kind, value in manifest.values.get(f"{prefix}{parameter_name}", {}).items():
-            state[kind] = tagged.unpack(value, {})
+        for value in manifest.values.get(f"{prefix}{parameter_name}", {}).values():
+            on_device = set(tagged.tensor_paths(value, ("tensor",)))
+            for path in tagged.tensor_paths(value):
+                saved, device = manifest.tensors[path], parameter.device if path in on_device else "cpu"
+                targets[path] = torch.empty(saved.shape, dtype=DTYPES[saved.dtype], device=device)
         if state:
             optimizer.state[parameter] = state
     return targets
 
 
-def restore_groups(optimizer: Any, name: str, names: dict[int, str], manifest: Manifest) -> None:
+def restore_optimizer_values(
+    optimizer: Any, name: str, names: dict[int, str], manifest: Manifest, tensors: Tensors
+) -> None:
+    """Set the state of a fresh optimizer that is not a tensor, such as numbers and lists, and its groups' options.
+
+    `tensors` are those of `optimizer_targets`, after they were loaded.
+    """
+    for parameter, parameter_name, _ in _parameters(optimizer, names):
+        values = manifest.values.get(f"{name}.state.{parameter_name}", {})
+        if values:
+            own = {kind: tagged.unpack(value, tensors) for kind, value in values.items()}
+            optimizer.state[parameter] = {**optimizer.state.get(parameter, {}), **own}
+    _restore_groups(optimizer, name, names, manifest)
+
+
+def _restore_groups(optimizer: Any, name: str, names: dict[int, str], manifest: Manifest) -> None:
     """Set the options of each parameter group, such as the learning rate, to those of the checkpoint.
 
     An optimizer with `options_are_configured` keeps its own: they may have been changed since the checkpoint was made.

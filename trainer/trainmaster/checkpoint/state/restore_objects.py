@@ -54,7 +54,7 @@ def restore(objects: Mapping[str, Any], storage: Source, directory: str, manifes
             if values:
                 capture.unwrap(thing).load_state_dict(values, strict=False)
         elif capture.is_optimizer(thing):
-            capture.restore_groups(thing, name, names, manifest)
+            capture.restore_optimizer_values(thing, name, names, manifest, targets)
         elif capture.is_sharded(thing):
             thing.checkpoint_loaded(manifest.step)
         else:

@@ -49,14 +49,14 @@ def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     )
 
 
-def tensor_paths(packed: Any) -> list[str]:
-    """Return the names of all tensors that `packed` refers to."""
+def tensor_paths(packed: Any, tags: tuple[str, ...] = ("tensor", "array", "scalar")) -> list[str]:
+    """Return the names of all tensors that `packed` refers to. With `tags`, only of those that were of these kinds."""
     if isinstance(packed, list):
-        return [path for item in packed for path in tensor_paths(item)]
+        return [path for item in packed for path in tensor_paths(item, tags)]
     if isinstance(packed, dict):
         if packed.get(_TAG) in ("tensor", "array", "scalar"):
-            return [packed["value"]]
-        return [path for item in packed.values() for path in tensor_paths(item)]
+            return [packed["value"]] if packed[_TAG] in tags else []
+        return [path for item in packed.values() for path in tensor_paths(item, tags)]
     return []
 
 
