@@ -87,12 +87,14 @@ def test_everything_with_a_state_dict_comes_back_bit_by_bit(tmp_path: Path) -> N
     assert here["scheduler"].state_dict() == there["scheduler"].state_dict()
 
 
-def test_a_job_whose_optimizer_was_edited_resumes_with_the_edited_options(tmp_path: Path) -> None:
-    def job(**options: Any) -> dict[str, Any]:
-        torch.manual_seed(0)
-        model = nn.Linear(3, 2)
-        return {"model": model, "optimizer": ShardOptimizer(model, OptimizerConfig(**options))}
+def job(precision: str = "fp32", **options: Any) -> dict[str, Any]:
+    """Return the objects of our own loop."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    return {"model": model, "optimizer": ShardOptimizer(model, OptimizerConfig(**options), precision)}
 
+
+def test_a_job_whose_optimizer_was_edited_resumes_with_the_edited_options(tmp_path: Path) -> None:
     there = job(weightDecay=0.1)
     given(there["model"])
     there["optimizer"].step(0.1)
@@ -104,6 +106,18 @@ def test_a_job_whose_optimizer_was_edited_resumes_with_the_edited_options(tmp_pa
     assert {(group["betas"], group["eps"]) for group in groups} == {((0.8, 0.99), 1e-6)}
     averages = [state["exp_avg"] for state in here["optimizer"].state.values()]
     assert all(average.any() for average in averages)
+
+
+def test_a_first_step_of_sgd_after_adamw_that_fp16_drops_leaves_no_momentum(tmp_path: Path) -> None:
+    there = job("fp16")
+    given(there["model"])
+    there["optimizer"].step(0.1, torch.tensor(0.0))
+    storage, directory = save(tmp_path, there)
+    here = job("fp16", name="sgd")
+    restore(storage, directory, here)
+    given(here["model"], float("inf"))
+    here["optimizer"].step(0.1, torch.tensor(1.0))
+    assert not any(state["momentum_buffer"].any() for state in here["optimizer"].state.values())
 
 
 class Preconditioned(torch.optim.Optimizer):

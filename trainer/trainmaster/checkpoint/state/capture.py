@@ -164,7 +164,8 @@ def optimizer_targets(optimizer: Any, name: str, names: dict[int, str], manifest
                 saved, device = manifest.tensors[path], parameter.device if path in on_device else "cpu"
                 targets[path] = torch.empty(saved.shape, dtype=DTYPES[saved.dtype], device=device)
         if state:
-            optimizer.state[parameter] = state
+            # What the checkpoint lacks stays as it was prepared: see fp16's SGD in `optim.optimizer`.
+            optimizer.state[parameter] = {**optimizer.state.get(parameter, {}), **state}
     return targets
 
 
