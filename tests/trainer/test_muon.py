@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,8 +27,10 @@ from trainmaster.contract.config import ModelConfig, OptimizerConfig, TrainingCo
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.errors import ConfigError
+from trainmaster.optim import whole_matrices
 from trainmaster.optim.muon import orthogonalized
 from trainmaster.optim.optimizer import ShardOptimizer
+from trainmaster.optim.whole_matrices import Hop, on_wholes
 from trainmaster.parallel import Plan
 from trainmaster.rank.injected_faults import Fault, encode
 
@@ -142,6 +147,49 @@ def test_a_dropped_step_leaves_everything_as_it_was(at: int) -> None:
         return [*model.parameters(), *(value for state in optimizer.state.values() for value in state.values())]
 
     assert all(torch.equal(a, b) for a, b in zip(trained(True), trained(False), strict=True))
+
+
+class SimulatedGroup:
+    """A group of threads instead of processes."""
+
+    def __init__(self, size: int) -> None:
+        self.sent: list[tuple[Tensor, ...]] = [()] * size
+        self.together = threading.Barrier(size, timeout=5)
+
+    def seen_by(self, rank: int) -> Any:
+        return SimpleNamespace(rank=lambda: rank, whole=self)
+
+
+def exchange_of_threads(x: Tensor, leaving: list[int], arriving: list[int], group: Any) -> Tensor:
+    """`collectives.exchange_rows` between the threads of a `SimulatedGroup`."""
+    whole, me = group.whole, group.rank()
+    whole.sent[me] = x.split(leaving)
+    whole.together.wait()
+    received = torch.cat([parts[me] for parts in whole.sent])
+    whole.together.wait()
+    assert len(received) == sum(arriving)
+    return received
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_matrices_in_four_parts_come_back_also_if_there_are_fewer_of_them_than_ranks(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Two shards of each of two halves: with one matrix, the ranks of the second shard put none together."""
+    monkeypatch.setattr(whole_matrices, "exchange_rows", exchange_of_threads)
+    wholes = [torch.arange(24.0).view(4, 6) + 100 * index for index in range(count)]
+    shards, halves = [SimulatedGroup(2) for _ in range(2)], [SimulatedGroup(2) for _ in range(2)]
+
+    def of_rank(shard: int, half: int) -> list[Tensor]:
+        hops = [Hop(shards[half].seen_by(shard), 0, (2, 2)), Hop(halves[shard].seen_by(half), 1, (3, 3))]
+        parts = [whole[2 * shard : 2 * shard + 2, 3 * half : 3 * half + 3] for whole in wholes]
+        found = on_wholes(parts, hops, lambda whole: whole - whole[0, 0])
+        return [part - first for part, first in zip(found, parts, strict=True)]
+
+    with ThreadPoolExecutor(4) as pool:
+        ranks = [pool.submit(of_rank, shard, half) for shard in range(2) for half in range(2)]
+        for moved in (rank.result() for rank in ranks):
+            assert [part.unique().tolist() for part in moved] == [[-100.0 * index] for index in range(count)]
 
 
 def test_a_model_without_blocks_is_refused() -> None:

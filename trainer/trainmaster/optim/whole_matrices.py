@@ -70,7 +70,7 @@ def on_wholes(parts: Sequence[Tensor], over: Sequence[Hop], work: Callable[[Tens
     `parts` are this rank's parts of tensors of the same shape. All ranks that have parts of them call this in the same
     order. Each whole is put together on one rank, and `work` must keep its shape.
     """
-    if not over:
+    if not over or not parts:  # with fewer tensors than ranks of a hop, the last of these ranks get none
         return [work(part) for part in parts]
     hop, rest = over[0], over[1:]
     return _dealt_back(on_wholes(_dealt(parts, hop), rest, work), parts, hop)
