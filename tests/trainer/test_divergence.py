@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
+import torch
 
-from trainmaster.contract.config import DivergenceConfig
+from trainmaster.contract.config import DivergenceConfig, TrainingConfig
 from trainmaster.errors import Diverged
 from trainmaster.rank.exception_verdict import verdict
+from trainmaster.train.async_transfer import Reading
 from trainmaster.train.measures.divergence import Divergence
+from trainmaster.train.step_in_flight import StepRecord
+from trainmaster.train.step_numbers import StepNumbers
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (1.0, math.inf), (-math.inf, 1.0)])
@@ -52,6 +57,29 @@ def test_gradients_that_spike_count_by_a_rule_of_their_own() -> None:
     resumed.resume(divergence.losses(), divergence.norms())
     assert resumed.finding(9, 1.0, 5.1) == words
     assert divergence.losses() == []
+
+
+def numbers_of_fp16(config: DivergenceConfig) -> StepNumbers:
+    training = TrainingConfig(data={"path": "/data"}, steps=100, batch={"global": 8}, divergence=config)
+    unused: Any = None
+    return StepNumbers(
+        training, unused, unused, unused, unused, unused, sends=None, samples_of=lambda step: (step, step + 1)
+    )
+
+
+def test_steps_whose_gradients_are_dropped_in_fp16_have_no_norm_that_others_are_compared_with() -> None:
+    numbers = numbers_of_fp16(DivergenceConfig(normSpikeFactor=10, window=4))
+
+    def check(step: int, norm: float) -> None:
+        loss_scale = 2.0**16
+        reading = Reading(torch.tensor([2.0, norm, 0.0, 0.0, loss_scale], dtype=torch.float64))
+        numbers.check_sound(StepRecord(step, reading, tokens=8, own_tokens=8, rate=0.1))
+
+    for step, norm in enumerate([math.inf, math.inf, math.inf, 0.5, 0.6, 0.5, 0.4, 0.5], 1):
+        check(step, norm)
+    assert numbers.divergence.norms() == [0.6, 0.5, 0.4, 0.5]
+    with pytest.raises(Diverged, match=r"gradient norm is 6, more than 10 times 0.5"):
+        check(9, 6.0)
 
 
 def test_a_resumed_run_judges_as_an_uninterrupted_one() -> None:

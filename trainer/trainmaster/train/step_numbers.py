@@ -84,7 +84,8 @@ class StepNumbers:
     def check_sound(self, record: StepRecord) -> None:
         """Raise Diverged, with the samples of the step, if its numbers show that training diverges."""
         loss, norm, besides = record.numbers()
-        finding = self.divergence.finding(record.step, loss, norm) or exhausted(record.step, besides)
+        compared = None if besides.get("skipped") else norm
+        finding = self.divergence.finding(record.step, loss, compared) or exhausted(record.step, besides)
         if finding:
             self._spoiled = record.step
             raise Diverged(finding, samples=self._samples_of(record.step))

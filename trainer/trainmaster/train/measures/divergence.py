@@ -18,20 +18,22 @@ class Divergence:
         self._norm = _Spikes("gradient norm", config.normSpikeFactor, config.window)
         self._judged = 0  # the last step that was found to be sound
 
-    def finding(self, step: int, loss: float, norm: float) -> str:
+    def finding(self, step: int, loss: float, norm: float | None) -> str:
         """Return what is wrong with a step, or "" if nothing is; then later steps are compared with it, too.
 
-        A step may be checked more than once.
+        `norm` is None if the gradients overflowed in fp16 and were dropped: such a step has no norm to compare. A step
+        may be checked more than once.
         """
         if step <= self._judged:
             return ""
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            return f"step {step}: loss is {loss}, gradient norm is {norm}"
-        wrong = self._loss.wrong(loss) or self._norm.wrong(norm)
+        if not (math.isfinite(loss) and (norm is None or math.isfinite(norm))):
+            return f"step {step}: loss is {loss}, gradient norm is {'not finite' if norm is None else norm}"
+        wrong = self._loss.wrong(loss) or ("" if norm is None else self._norm.wrong(norm))
         if wrong:
             return f"step {step}: {wrong} (training.divergence)"
         self._loss.add(loss)
-        self._norm.add(norm)
+        if norm is not None:
+            self._norm.add(norm)
         self._judged = step
         return ""
 
