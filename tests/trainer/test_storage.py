@@ -34,6 +34,29 @@ def test_a_file_system_without_hard_links_still_creates_exclusively(
     assert os.listdir(storage.root) == ["x"]
 
 
+def test_without_hard_links_a_full_disk_leaves_no_part_of_a_file(
+    storage: PosixStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of a lineage file would be taken for a round that owns the storage, and could not be read."""
+    room, sync = [False], os.fsync
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    def full(fd: int) -> None:
+        if not room[0] and os.readlink(f"/proc/self/fd/{fd}").endswith("/x"):
+            raise OSError(errno.ENOSPC, "full")
+        sync(fd)
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        storage.create_exclusive("x", b"first")
+    assert os.listdir(storage.root) == []
+    room[0] = True
+    assert storage.create_exclusive("x", b"first")
+
+
 def test_a_write_that_fails_half_way_leaves_nothing(storage: PosixStorage) -> None:
     def blocks():
         yield b"half"

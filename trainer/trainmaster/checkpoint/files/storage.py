@@ -145,10 +145,16 @@ class PosixStorage:
             fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             return False
-        with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(fd)
+        try:
+            with open(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(fd)
+        except BaseException:
+            # A part of a lineage file would keep every later round from this storage.
+            with contextlib.suppress(OSError):
+                target.unlink(missing_ok=True)
+            raise
         return True
 
 
