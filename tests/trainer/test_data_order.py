@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -88,3 +89,17 @@ RECORDED = [509, 464, 797, 809, 770]
 def test_the_last_sample_is_found_where_the_order_has_it(samples: int, shard: int, seed: int, epoch: int) -> None:
     order = Order(samples, shard, seed)
     assert order(epoch * samples + order.last(epoch), 1).tolist() == [samples - 1]
+
+
+def test_a_thread_that_asks_for_another_epoch_meanwhile_changes_no_answer() -> None:
+    order, of_next = Order(100, 30, 1), Order(100, 30, 1)
+    expected = order.last(0)
+
+    class Interrupted(tuple):  # type: ignore[type-arg]
+        def __getitem__(self, index: Any) -> Any:
+            order._last = 1, *of_next._of_epoch(1)  # another thread, at the worst moment
+            return tuple.__getitem__(self, index)
+
+    assert of_next.last(1) != expected
+    order._last = Interrupted(order._last or ())
+    assert order.last(0) == expected

@@ -87,16 +87,17 @@ class Order:
 
     def _of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return (position of the last shard among the shards, position of the last sample)."""
-        if self._last is None or self._last[0] != epoch:
-            shard = self.shards - 1
-            size = self.samples - shard * self.shard
-            place = int(permutation(self.shards, f"{self.seed}/{epoch}").inverse(np.array([shard], np.uint64))[0])
-            inner = permutation(size, f"{self.seed}/{epoch}/{shard}")
-            # All shards before it are full.
-            position = place * self.shard + int(inner.inverse(np.array([size - 1], np.uint64))[0])
-            self._last = epoch, place, position
-            return place, position
-        return self._last[1], self._last[2]
+        last = self._last  # read once: samples are read ahead in another thread, which may ask for another epoch
+        if last is not None and last[0] == epoch:
+            return last[1], last[2]
+        shard = self.shards - 1
+        size = self.samples - shard * self.shard
+        place = int(permutation(self.shards, f"{self.seed}/{epoch}").inverse(np.array([shard], np.uint64))[0])
+        inner = permutation(size, f"{self.seed}/{epoch}/{shard}")
+        # All shards before it are full.
+        position = place * self.shard + int(inner.inverse(np.array([size - 1], np.uint64))[0])
+        self._last = epoch, place, position
+        return place, position
 
     def __call__(self, start: int, count: int) -> Integers:
         """Return the samples at positions start..start+count. The samples after them are computed too, for the next
