@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainmaster.data.source import Source
 from trainmaster.errors import DataError
+
+_DECIDED_BY = {
+    "samples": "model.options.context",
+    "shard": "the size of a shard (data.options)",
+    "seed": "training.seed",
+}
+"""What a job sets to decide the order of the same data, by what a checkpoint keeps of the order."""
 
 
 def write(source: Source, consumed: int) -> dict[str, Any]:
@@ -17,12 +24,20 @@ def write(source: Source, consumed: int) -> dict[str, Any]:
         "consumed": consumed,
         "skipped": [list(skipped) for skipped in source.skips.ranges],
         "fingerprint": source.fingerprint,
-        "source": {},
+        "source": _order(source),
     }
 
 
-def read(source: Source, cursor: Mapping[str, Any], checkpoint: str) -> int:
-    """Return the number of samples consumed by the checkpoint. Raises DataError if they were samples of other data."""
+def read(
+    source: Source,
+    cursor: Mapping[str, Any],
+    checkpoint: str,
+    say: Callable[[str, str], None] = lambda reason, message: None,
+) -> int:
+    """Return the number of samples consumed by the checkpoint. Raises DataError if they were samples of other data.
+
+    `say(reason, message)` reports an event if they were samples of the same data in another order.
+    """
     if not cursor:
         return 0  # weights from elsewhere, which have seen none of our data
     for key, now in (("kind", source.kind), ("version", source.version)):
@@ -33,4 +48,18 @@ def read(source: Source, cursor: Mapping[str, Any], checkpoint: str) -> int:
             f"the data has changed since {checkpoint} was made: its order can't be continued. "
             f"Restore the data, or start a new run from these weights in another folder"
         )
+    now, before = _order(source), cursor.get("source") or {}
+    changed = [name for name in now if before.get(name, now[name]) != now[name]]
+    if changed:
+        say(
+            "DataOrderChanged",
+            f"{_DECIDED_BY[changed[0]]} has changed since {checkpoint} was made, and with it the order of the samples: "
+            f"until the end of this epoch, some samples are seen again and others are left out",
+        )
     return int(cursor["consumed"])
+
+
+def _order(source: Source) -> dict[str, int]:
+    """Return what decides the order of the samples of the same data."""
+    order = source.order
+    return {"samples": order.samples, "shard": min(order.shard, order.samples), "seed": order.seed}

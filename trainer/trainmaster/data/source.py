@@ -10,6 +10,8 @@ from trainmaster.data.skipped_samples import Skips
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from trainmaster.data.sample_order import Order
+
 IGNORED = -100  # a target that doesn't count: torch's own default of `ignore_index`
 
 
@@ -29,6 +31,7 @@ class Source(Protocol):
     version: int  # of the order: a checkpoint's cursor means something else under another version
     tokens: int  # targets of one epoch
     samples: int  # samples of one epoch
+    order: Order  # of these samples
     skips: Skips  # positions that no batch takes
 
     @property

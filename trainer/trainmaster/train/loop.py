@@ -191,7 +191,8 @@ class Training:
         self.loggers.begin(found.manifest.step if found is not None else 0)
         if found is not None:
             self.step = found.manifest.step
-            self.consumed = data_position.read(self.source, found.manifest.data, f"checkpoint {found.path}")
+            say = self.reporter.event if self.world.rank == 0 else (lambda reason, message: None)
+            self.consumed = data_position.read(self.source, found.manifest.data, f"checkpoint {found.path}", say)
             self.numbers.divergence.resume(found.manifest.losses, found.manifest.norms)
             self.scale.load(found.manifest.scaler)
             if self.noise is not None:
