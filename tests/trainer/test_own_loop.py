@@ -211,6 +211,22 @@ def test_what_blocks_cant_do_is_refused_in_words(
         tm.parallelize(torch.nn.Linear(2, 2), parallelism, **more)
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"precision": "fp16"}, r"^precision: fp16 needs a loss scale, .* tm.parallelize has none; use bf16"),
+        ({"precision": "float16"}, r"^precision: 'float16' is not one of fp32, bf16, fp8$"),
+        ({"recompute": "full"}, r"^recompute: 'full' is not one of None, Full, Selective, Reversible$"),
+        ({"compression": {"method": "bf16"}}, r"^compression works on the device, and parallelism.sharding.offload"),
+    ],
+    ids=str,
+)
+def test_what_would_compute_something_else_is_refused(more: dict[str, Any], words: str, one_rank: None) -> None:
+    parallelism = {"dpShard": 1, "sharding": {"offload": True}} if "compression" in more else {}
+    with pytest.raises(ConfigError, match=words):
+        tm.parallelize(torch.nn.Linear(2, 2), parallelism, **more)
+
+
 @pytest.fixture
 def one_rank() -> Iterator[None]:
     with process_group():

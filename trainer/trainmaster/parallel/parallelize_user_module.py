@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, get_args, overload
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ from trainmaster.parallel.forward_and_backward import Parallel
 from trainmaster.parallel.local_devices.several_devices import Devices, over_devices
 
 IN_ONE_PROCESS = ("pp", "dpReplicate")
+PRECISIONS = ("fp32", "bf16", "fp8")
 Config = TypeVar("Config", bound=Strict)
 
 
@@ -127,8 +128,14 @@ def parallelize(
         degrees = config.resolve(dist.get_world_size())
     except ValueError as error:
         raise ConfigError(f"parallelism: {error}") from None
+    _check_numbers(precision, recompute)
     if degrees.get("island", 1) > 1:
         raise ConfigError("parallelism.island: tm.parallelize does not support islands; use `framework: Trainmaster`")
+    if compression is not None and config.sharding is not None and config.sharding.offload:
+        raise ConfigError(
+            "compression works on the device, and parallelism.sharding.offload moves gradients to host memory; leave "
+            "one of them out"
+        )
     if config.sharding is not None and config.sharding.offload and degrees["dpShard"] * degrees.get("cp", 1) == 1:
         raise ConfigError(
             "parallelism.sharding.offload keeps shards in host memory, and dpShard x cp is 1; set dpShard to 2 or "
@@ -167,6 +174,18 @@ def parallelize(
     )
     parallel.rng.follow()
     return parallel
+
+
+def _check_numbers(precision: str, recompute: str) -> None:
+    """Raise ConfigError for a precision or a recomputation that does not exist here."""
+    if precision == "fp16":
+        raise ConfigError(
+            "precision: fp16 needs a loss scale, or small gradients become 0, and tm.parallelize has none; use bf16, "
+            "or `framework: Trainmaster`"
+        )
+    for name, given, known in (("precision", precision, PRECISIONS), ("recompute", recompute, get_args(Recompute))):
+        if given not in known:
+            raise ConfigError(f"{name}: {given!r} is not one of {', '.join(known)}")
 
 
 def _read(kind: type[Config], fields: Mapping[str, Any], where: str) -> Config:
