@@ -127,6 +127,7 @@ def test_what_holds_no_documents_is_refused_in_words(tmp_path: Path) -> None:
         (broken(tmp_path, "broken.arrow", b"neither"), "text", "can't be read as Arrow"),
         (broken(tmp_path, "broken.jsonl", b'{"text": "a"}\n{'), "text", "line 2 is no JSON"),
         (broken(tmp_path, "other.jsonl", b'{"texts": "a"}'), "text", "line 1 has no field 'text'"),
+        (broken(tmp_path, "latin.jsonl", b'{"text": "a"}\n{"text": "\xe9"}\n'), "text", "line 2 is no JSON"),
         (broken(tmp_path, "latin.txt", b"caf\xe9 "), "text", "is no UTF-8 text: .* at byte 3"),
     ]
     for source, column, words in cases:
@@ -178,3 +179,9 @@ def test_the_command_says_what_to_write_into_a_job(
     captured = capfd.readouterr()
     assert captured.out == ""
     assert captured.err == f"trainmaster: {tmp_path / 'gone'} doesn't exist; a file or a folder of texts is expected\n"
+
+
+def test_the_ends_of_lines_are_part_of_a_document(tmp_path: Path) -> None:
+    path = tmp_path / "dos.txt"
+    path.write_bytes(b"one\r\ntwo\rthree\n")
+    assert [*documents(path, "text", None)] == ["one\r\ntwo\rthree\n"]

@@ -38,7 +38,7 @@ def _files(source: Path, glob: str | None) -> list[Path]:
 
 def _text(path: Path, column: str) -> Iterator[str]:
     try:
-        yield path.read_text(encoding="utf-8")
+        yield path.read_bytes().decode("utf-8")  # `read_text` would change the ends of lines
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is no UTF-8 text: {error.reason} at byte {error.start}") from None
 
@@ -48,7 +48,7 @@ def _table(path: Path, column: str) -> Iterator[str]:
 
 
 def _json(path: Path, column: str) -> Iterator[str]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 row = json.loads(line)
