@@ -51,8 +51,9 @@ class OptimizerConfig(Strict):
         0.1,
         ge=0,
         le=1e6,
-        description="Weight decay, which is decoupled from the gradient and multiplied by the learning rate. Vectors "
-        "such as biases do not decay. Default: 0.1.",
+        description="Weight decay, multiplied by the learning rate. adamw and muon: it is decoupled from the gradient. "
+        "sgd: it is a part of the gradient, so with momentum 0.9 weights decay ten times as fast. Vectors such as "
+        "biases do not decay. Default: 0.1.",
     )
     warmupSteps: int = Field(
         0,
