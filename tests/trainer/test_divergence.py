@@ -14,6 +14,7 @@ from trainmaster.errors import Diverged
 from trainmaster.rank.exception_verdict import verdict
 from trainmaster.train.async_transfer import Reading
 from trainmaster.train.measures.divergence import Divergence
+from trainmaster.train.measures.gradient_noise_scale import NoiseScale
 from trainmaster.train.step_in_flight import StepRecord
 from trainmaster.train.step_numbers import StepNumbers
 
@@ -59,27 +60,34 @@ def test_gradients_that_spike_count_by_a_rule_of_their_own() -> None:
     assert divergence.losses() == []
 
 
-def numbers_of_fp16(config: DivergenceConfig) -> StepNumbers:
+def numbers_of_fp16(config: DivergenceConfig, noise: NoiseScale | None = None) -> StepNumbers:
     training = TrainingConfig(data={"path": "/data"}, steps=100, batch={"global": 8}, divergence=config)
     unused: Any = None
     return StepNumbers(
-        training, unused, unused, unused, unused, unused, sends=None, samples_of=lambda step: (step, step + 1)
+        training, unused, unused, unused, unused, noise, sends=None, samples_of=lambda step: (step, step + 1)
     )
+
+
+def record_of_fp16(step: int, norm: float, first: float = 0.0) -> StepRecord:
+    numbers = [2.0, norm, 0.0, first, 2.0**16]  # loss, norm, steps to record, norm of the first micro-batch, loss scale
+    return StepRecord(step, Reading(torch.tensor(numbers, dtype=torch.float64)), tokens=8, own_tokens=8, rate=0.1)
 
 
 def test_steps_whose_gradients_are_dropped_in_fp16_have_no_norm_that_others_are_compared_with() -> None:
     numbers = numbers_of_fp16(DivergenceConfig(normSpikeFactor=10, window=4))
-
-    def check(step: int, norm: float) -> None:
-        loss_scale = 2.0**16
-        reading = Reading(torch.tensor([2.0, norm, 0.0, 0.0, loss_scale], dtype=torch.float64))
-        numbers.check_sound(StepRecord(step, reading, tokens=8, own_tokens=8, rate=0.1))
-
     for step, norm in enumerate([math.inf, math.inf, math.inf, 0.5, 0.6, 0.5, 0.4, 0.5], 1):
-        check(step, norm)
+        numbers.check_sound(record_of_fp16(step, norm))
     assert numbers.divergence.norms() == [0.6, 0.5, 0.4, 0.5]
     with pytest.raises(Diverged, match=r"gradient norm is 6, more than 10 times 0.5"):
-        check(9, 6.0)
+        numbers.check_sound(record_of_fp16(9, 6.0))
+
+
+def test_steps_whose_gradients_are_dropped_in_fp16_are_no_estimate_of_the_noise_scale() -> None:
+    numbers = numbers_of_fp16(DivergenceConfig(), noise := NoiseScale(small=2, large=8))
+    for step, norm in enumerate([math.inf, 1.0], 1):
+        record = record_of_fp16(step, norm, first=0.4)
+        numbers._noise_scale(record, record.numbers()[1])
+        assert bool(noise.weight) == math.isfinite(norm)
 
 
 def test_a_resumed_run_judges_as_an_uninterrupted_one() -> None:

@@ -119,7 +119,7 @@ class StepNumbers:
     def _noise_scale(self, record: StepRecord, norm: float) -> dict[str, float]:
         """Return the gradient noise scale in steps that have an estimate, else {}."""
         first = record.first_norm()
-        if self._noise is None or not first:
+        if self._noise is None or not first or not norm:  # a step that fp16 drops has the norm 0
             return {}
         # As the mean of its own sequences: it was made as a part of the whole batch's.
         self._noise.add((first * self._noise.large / self._noise.small) ** 2, norm**2)
