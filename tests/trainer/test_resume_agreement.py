@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tests.trainer.shards import put
+from tests.trainer.shards import put, shard_bytes
 from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum
 from trainmaster.checkpoint.files.storage import PosixStorage
+from trainmaster.checkpoint.memory.nearest_memory_copy import Memory, RamFile
 from trainmaster.checkpoint.state import resume, waits_before_resume
 from trainmaster.checkpoint.state.resume_conditions import Resume
 from trainmaster.contract.wire import Control
-from trainmaster.contract.wire.checkpoint_format import Lineage
+from trainmaster.contract.wire.checkpoint_format import Lineage, Receipt, ShardFile, shard_name
 
 HELD = "step-8.r1"
 """What memory has. Storage has step 4 of the same round."""
@@ -68,6 +70,37 @@ def test_without_memory_each_rank_waits_for_the_uploads_of_its_machine_once(stor
         found = [*pool.map(agree, range(3))]
     assert sorted(waited) == [0, 1, 2]
     assert {(round, checkpoint.directory) for round, checkpoint in found} == {(2, "step-4.r1")}
+
+
+@pytest.mark.parametrize(("rank_in_memory", "evaluated"), [(0, 4), (1, 8)])
+def test_ranks_that_load_from_memory_and_from_storage_know_of_the_same_evaluations(
+    tmp_path: Path, rank_in_memory: int, evaluated: int
+) -> None:
+    """Memory has the state from before the evaluation of step 8, storage from after it. Rank 0's word counts."""
+    storage = PosixStorage(tmp_path / "storage")
+    lineage.begin(storage, Lineage(1, None))
+    for rank in range(2):
+        put(storage.root, 8, 1, rank, 2, evaluation={"step": 8})
+    folders = [RamFolder(tmp_path / f"memory-{rank}", 1 << 20) for rank in range(2)]
+    data = shard_bytes(8, rank_in_memory, 2, evaluation={"step": 4})
+    file = ShardFile(shard_name(rank_in_memory), len(data), checksum=checksum(data))
+    (tmp_path / "arrived").write_bytes(data)
+    receipt = Receipt(8, 1, rank_in_memory, 2, file, {}, shard=f"shard {rank_in_memory}")
+    folders[rank_in_memory].adopt(8, 1, rank_in_memory, tmp_path / "arrived", receipt)
+    store = dist.HashStore()
+
+    def agree(rank: int) -> Any:
+        memory = Memory(folders[rank], f"shard {rank}")
+        return resume.agree(storage, store, rank, 2, Resume(2), print, memory)[1]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [*pool.map(agree, range(2))]
+    assert [isinstance(checkpoint.storage, RamFile) for checkpoint in found] == [
+        rank_in_memory == 0,
+        rank_in_memory == 1,
+    ]
+    assert [checkpoint.manifest.evaluation for checkpoint in found] == [{"step": evaluated}] * 2
+    assert {checkpoint.manifest.data["consumed"] for checkpoint in found} == {64}
 
 
 def test_uploads_that_last_too_long_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

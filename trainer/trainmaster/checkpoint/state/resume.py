@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from trainmaster.checkpoint.files import checkpoint_manifest, lineage
@@ -21,6 +21,9 @@ from trainmaster.contract.wire.checkpoint_format import MANIFEST, Lineage, Manif
 from trainmaster.errors import ConfigError, Fenced, TrainmasterError
 
 Say = Callable[[str, str], None]
+
+_OF_THE_FILES = frozenset({"step", "round", "world_size", "files", "tensors", "values", "protocol"})
+"""The fields of a manifest that say what its files hold. All others are the same for all ranks of a run."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,25 @@ def agree(
     if root is None:
         return round, None
     if part.opened is not None and part.opened.directory == directory:
-        return round, Checkpoint(part.opened, directory, part.opened.manifest, outcome["tier"])
-    source = open_storage(root)
-    return round, Checkpoint(source, directory, checkpoint_manifest.read_manifest(source, directory), outcome["tier"])
+        found = Checkpoint(part.opened, directory, part.opened.manifest, outcome["tier"])
+    else:
+        source = open_storage(root)
+        manifest = checkpoint_manifest.read_manifest(source, directory)
+        found = Checkpoint(source, directory, manifest, outcome["tier"])
+    return round, replace(found, manifest=_agreed(store, rank, found.manifest))
+
+
+def _agreed(store: Any, rank: int, manifest: Manifest) -> Manifest:
+    """Return `manifest` with what rank 0's says about the whole run, so that all ranks go on in the same way.
+
+    Files of the same step may differ there: one that was saved to memory before the evaluation of its step does not
+    know that evaluation, and one that was saved after it does. Otherwise some ranks would evaluate the step again, and
+    wait for the others.
+    """
+    if rank == 0:
+        about = {field.name: getattr(manifest, field.name) for field in fields(Manifest)}
+        store.set("resume/about", json.dumps({name: about[name] for name in about.keys() - _OF_THE_FILES}))
+    return replace(manifest, **json.loads(store.get("resume/about")))
 
 
 class _Part:
