@@ -403,6 +403,28 @@ def test_a_new_round_opens_the_kept_connection_anew(
     assert copies.next() == ((8, 4, 1), "")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    ["", "HTTP/1.1 fine", "HTTP/1.1 200 OK\r\nContent-Length: -1", "HTTP/1.1 404 Not Found\r\nContent-Length: x"],
+)
+def test_an_answer_that_can_not_be_read_turns_copying_off_and_is_told(
+    ours: RamFolder, copies: Copies, answer: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        copies.replicas.begin(3, [StoreAddress("127.0.0.1", other.getsockname()[1])], SECRET)
+        for step in (7, 8):
+            saved(ours, step)
+            copies.replicas.offer((step, 3, 1))
+            connection, _ = other.accept()
+            with connection:
+                connection.sendall(f"{answer}\r\n\r\n".encode())
+                state, problem = copies.next()
+            assert state == (step, 3, 1)
+            assert "answer" in problem
+            assert not copies.replicas.on
+            copies.replicas.begin(3, [StoreAddress("127.0.0.1", other.getsockname()[1])], SECRET)
+
+
 def test_a_peer_that_is_gone_turns_copying_off_and_is_told_why(ours: RamFolder, copies: Copies) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         gone = StoreAddress("127.0.0.1", sock.getsockname()[1])
