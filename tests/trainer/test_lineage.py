@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.trainer.shards import put
 from trainmaster.checkpoint.files import checkpoint_manifest, lineage
+from trainmaster.checkpoint.files import storage as storage_module
 from trainmaster.checkpoint.files.storage import PosixStorage
 from trainmaster.checkpoint.state import waits_before_resume
 from trainmaster.contract.wire.checkpoint_format import Lineage, directory_name, parse_directory
@@ -184,6 +185,32 @@ def test_a_round_waits_for_a_disk_that_is_full_for_a_moment_and_says_so_once(tmp
         f"StorageUnavailable: checkpoint folder {tmp_path}: [Errno 28] No space left on device; "
         f"waiting until it can be written to"
     ]
+
+
+@pytest.mark.parametrize("without_links", [False, True])
+def test_a_round_whose_folder_can_not_be_synced_at_first_takes_the_storage_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_links: bool
+) -> None:
+    fails = [errno.EIO, errno.EIO]
+    sync = storage_module._sync_folder
+
+    def unsteady(folder: Path) -> None:
+        if fails:
+            raise OSError(fails.pop(), "the folder can't be synced")
+        sync(folder)
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(storage_module, "_sync_folder", unsteady)
+    if without_links:
+        monkeypatch.setattr(storage_module.os, "link", refused)
+    storage = PosixStorage(tmp_path)
+    said: list[str] = []
+    waits_before_resume.begin_when_writable(storage, Lineage(1, None), lambda reason, message: said.append(reason))
+    assert (lineage.newest_round(storage), said, fails) == (1, ["StorageUnavailable"], [])
+    with pytest.raises(Fenced):
+        lineage.begin(storage, Lineage(1, None))
 
 
 @pytest.mark.parametrize(("why", "patience_s"), [(errno.EROFS, 20.0), (errno.ENOSPC, -1.0)])

@@ -80,7 +80,7 @@ def counts(storage: Storage, directory: str) -> bool:
 def begin(storage: Storage, lineage: Lineage) -> None:
     """Take the storage for the round of `lineage`. Raises Fenced if this round or a newer one has taken it."""
     newest = newest_round(storage)
-    if newest >= lineage.round or not storage.create_exclusive(lineage_path(lineage.round), encode(lineage)):
+    if newest > lineage.round or not storage.create_exclusive(lineage_path(lineage.round), encode(lineage)):
         raise Fenced(f"round {lineage.round} can't take {storage.root}: round {max(newest, lineage.round)} has it")
 
 

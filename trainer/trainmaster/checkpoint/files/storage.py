@@ -52,13 +52,19 @@ class PosixStorage:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.path.abspath(root)
+        self._unsynced: dict[Path, bytes] = {}
 
     def create_exclusive(self, path: str, data: bytes) -> bool:
         """Write a new file whole and durably; return False, and change nothing, if one is there already.
 
-        Raises OSError.
+        Raises OSError. If only the folder could not be synced, the file is there. The next call with the same data then
+        completes it: otherwise a round that tries again would take its own lineage file for another round's.
         """
         target = self._at(path)
+        if self._unsynced.get(target) == data and target.exists():
+            _sync_folder(target.parent)
+            del self._unsynced[target]
+            return True
         if target.exists():
             return False
         with self._whole(target, [data]) as (being_written, _):
@@ -69,10 +75,13 @@ class PosixStorage:
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                return self._create_without_links(target, data)
+                if not self._create_without_links(target, data):
+                    return False
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     being_written.unlink()
+            self._unsynced[target] = data
+        del self._unsynced[target]
         return True
 
     def write(self, path: str, blocks: Iterable[bytes | memoryview]) -> int:
