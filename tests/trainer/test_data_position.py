@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def events(before: data.Source, now: data.Source, **cursor: Any) -> list[str]:
+def events(before: data.Source, now: data.Source, asked: Sequence[tuple[int, int]] = (), **cursor: Any) -> list[str]:
     said: list[str] = []
     position = {**data_position.write(before, 20), **cursor}
-    assert (
-        data_position.read(now, position, "checkpoint x", lambda reason, words: said.append(f"{reason}: {words}")) == 20
-    )
+
+    def say(reason: str, words: str) -> None:
+        said.append(f"{reason}: {words}")
+
+    assert data_position.read(now, position, "checkpoint x", say, asked) == 20
     return said
 
 
@@ -59,6 +62,19 @@ def test_a_run_says_that_its_samples_come_in_another_order_than_those_of_its_che
     assert before.batch(20, range(4)).inputs.tolist() != now.batch(20, range(4)).inputs.tolist()
     (said,) = events(before, now)
     assert said.startswith(f"DataOrderChanged: {cause} has changed since checkpoint x was made, and with it the order")
+
+
+@pytest.mark.parametrize(
+    ("skipped", "asked", "count"), [([[4, 8]], [], 4), ([], [(24, 28)], 4), ([[4, 8]], [(4, 8), (24, 28)], 8)]
+)
+def test_a_run_says_that_other_samples_are_skipped_now_than_those_that_diverged(
+    folder: Path, skipped: list[list[int]], asked: list[tuple[int, int]], count: int
+) -> None:
+    before, now = source(folder), source(folder, context=16)
+    (said,) = events(before, now, asked, skipped=skipped)
+    assert said.endswith(f"so the {count} that diverged are not skipped any more, and others are")
+    assert "skip" not in events(before, now)[0]
+    assert events(before, source(folder), asked, skipped=skipped) == []
 
 
 def test_a_run_whose_order_is_the_same_says_nothing(folder: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from trainmaster.contract.sample_ranges import merged
 from trainmaster.data.source import Source
 from trainmaster.errors import DataError
 
@@ -33,10 +34,12 @@ def read(
     cursor: Mapping[str, Any],
     checkpoint: str,
     say: Callable[[str, str], None] = lambda reason, message: None,
+    asked: Iterable[Sequence[int]] = (),
 ) -> int:
     """Return the number of samples consumed by the checkpoint. Raises DataError if they were samples of other data.
 
-    `say(reason, message)` reports an event if they were samples of the same data in another order.
+    `say(reason, message)` reports an event if they were samples of the same data in another order. `asked` are the
+    samples that the job is to leave out, as positions in the order.
     """
     if not cursor:
         return 0  # weights from elsewhere, which have seen none of our data
@@ -51,10 +54,18 @@ def read(
     now, before = _order(source), cursor.get("source") or {}
     changed = [name for name in now if before.get(name, now[name]) != now[name]]
     if changed:
+        ranges = merged([*cursor.get("skipped", []), *asked])
+        # Positions keep their numbers: by these the operator knows which checkpoints were made with them.
+        others = (
+            f". Samples to skip are positions in this order, so the {sum(end - first for first, end in ranges)} that "
+            f"diverged are not skipped any more, and others are"
+            if ranges
+            else ""
+        )
         say(
             "DataOrderChanged",
             f"{_DECIDED_BY[changed[0]]} has changed since {checkpoint} was made, and with it the order of the samples: "
-            f"until the end of this epoch, some samples are seen again and others are left out",
+            f"until the end of this epoch, some samples are seen again and others are left out{others}",
         )
     return int(cursor["consumed"])
 

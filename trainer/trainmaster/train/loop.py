@@ -189,10 +189,11 @@ class Training:
         if self.outer is not None:
             self.outer.begin_with(drawn)
         self.loggers.begin(found.manifest.step if found is not None else 0)
+        asked = json.loads(os.environ.get(environment.SKIPPED) or "[]")
         if found is not None:
             self.step = found.manifest.step
             say = self.reporter.event if self.world.rank == 0 else (lambda reason, message: None)
-            self.consumed = data_position.read(self.source, found.manifest.data, f"checkpoint {found.path}", say)
+            self.consumed = data_position.read(self.source, found.manifest.data, f"checkpoint {found.path}", say, asked)
             self.numbers.divergence.resume(found.manifest.losses, found.manifest.norms)
             self.scale.load(found.manifest.scaler)
             if self.noise is not None:
@@ -203,7 +204,6 @@ class Training:
                 if scores.step == self.step:
                     self.evaluations.report()  # rank 0 may not have come to it
             self.log.resumed(self.step, found.path, found.tier)
-        asked = json.loads(os.environ.get(environment.SKIPPED) or "[]")
         before = found.manifest.data.get("skipped", []) if found is not None else []
         self.source.skips = Skips(before).resumed(self.consumed, asked)
         self.first = self.step + 1
