@@ -170,6 +170,24 @@ def test_a_save_to_memory_has_the_tensors_that_an_optimizer_has_made_since_the_b
     assert "optimizer.state.model.weight.oldest" in layout.entries
 
 
+@pytest.mark.parametrize("keys", [("a.b", "a"), ("a.b.c", "a"), (1, "1"), ("a.b.c", "a.b")], ids=lambda keys: f"{keys}")
+def test_tensors_under_keys_with_dots_and_numbers_have_names_of_their_own(keys: tuple[Any, Any]) -> None:
+    below: dict[str, Any] = {"": torch.zeros(3), "b": torch.zeros(3), "c": torch.zeros(3), "b.c": torch.zeros(3)}
+    state = {keys[0]: torch.ones(2), keys[1]: torch.zeros(2) if keys[1] == "1" else below}
+    for order in (state, dict(reversed(state.items()))):
+        tensors: dict[str, torch.Tensor] = {}
+        packed = tagged_values.pack({"inner": order}, "rank.0.thing", tensors)
+        back = tagged_values.unpack(packed, tensors)["inner"]
+        assert back[keys[0]].tolist() == [1.0, 1.0]
+        assert len(tensors) == len(set(tagged_values.tensor_paths(packed))) == (2 if keys[1] == "1" else 5)
+
+
+def test_keys_with_dots_stay_the_names_of_tensors_where_they_are_unambiguous() -> None:
+    tensors: dict[str, torch.Tensor] = {}
+    tagged_values.pack({"layer.weight": torch.ones(1), "layer.bias": torch.ones(1), "n": 1}, "rank.0.ema", tensors)
+    assert [*tensors] == ["rank.0.ema.layer.weight", "rank.0.ema.layer.bias"]
+
+
 def test_the_files_are_safetensors_that_need_no_torch_to_be_read(tmp_path: Path) -> None:
     things = objects(0)
     train(things, 1)

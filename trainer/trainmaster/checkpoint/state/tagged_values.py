@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Iterable
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -29,7 +31,8 @@ def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         tensors[path] = value
         return {_TAG: "tensor", "value": path}
     if isinstance(value, dict):
-        pairs = [(k, pack(v, f"{path}.{k}", tensors)) for k, v in value.items()]
+        parts = zip(value.items(), _names(value), strict=True)
+        pairs = [(k, pack(v, f"{path}.{name}", tensors)) for (k, v), name in parts]
         if all(isinstance(k, str) for k in value) and _TAG not in value:
             return dict(pairs)
         return {_TAG: "dict", "value": [[pack(k, path, tensors), v] for k, v in pairs]}
@@ -47,6 +50,20 @@ def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         f"state {path} holds a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint can't keep; "
         f"its state_dict() must be made of tensors, numbers, strings, lists, tuples, sets and dicts"
     )
+
+
+def _names(keys: Iterable[Any]) -> list[str]:
+    """Return a name for each key of a dict, such that what lies under one key has no path of what lies under another.
+
+    These are the keys themselves, unless a key is a prefix of another one at a dot ("a" and "a.b"), or looks like it (1
+    and "1").
+    """
+    names = [str(key) for key in keys]
+    known = set(names)
+    prefixes = (prefix for name in names for prefix in accumulate(name.split(".")[:-1], "{}.{}".format))
+    if len(known) == len(names) and known.isdisjoint(prefixes):
+        return names
+    return [f"#{index}" for index in range(len(names))]
 
 
 def tensor_paths(packed: Any, tags: tuple[str, ...] = ("tensor", "array", "scalar")) -> list[str]:
