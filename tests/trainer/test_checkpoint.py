@@ -120,6 +120,21 @@ def test_a_first_step_of_sgd_after_adamw_that_fp16_drops_leaves_no_momentum(tmp_
     assert not any(state["momentum_buffer"].any() for state in here["optimizer"].state.values())
 
 
+@pytest.mark.parametrize(
+    ("had", "momentum", "kinds"), [("adamw", 0.9, []), ("sgd", 0.0, []), ("sgd", 0.9, ["momentum_buffer"])]
+)
+def test_sgd_takes_no_state_from_a_checkpoint_that_it_would_never_use(
+    tmp_path: Path, had: str, momentum: float, kinds: list[str]
+) -> None:
+    there = job(name=had)
+    given(there["model"])
+    there["optimizer"].step(0.1)
+    storage, directory = save(tmp_path, there)
+    here = job(name="sgd", momentum=momentum)
+    restore(storage, directory, here)
+    assert {kind for state in here["optimizer"].state.values() for kind in state} == set(kinds)
+
+
 class Preconditioned(torch.optim.Optimizer):
     """An optimizer with tensors in lists, and from its second step on in a place where it had none, as SOAP."""
 

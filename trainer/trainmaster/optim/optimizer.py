@@ -30,6 +30,11 @@ class ShardOptimizer:
         if config.name == "muon":
             found = matrices(model, zip(self.parameters, self.shards, strict=True))
         self.inner = _build(self.shards, config, precision, found)
+        self.state_kinds: frozenset[str] | None = None
+        """The kinds of state to take from a checkpoint; None: all. SGD would keep AdamW's averages and save them again,
+        but never use them."""
+        if config.name == "sgd":
+            self.state_kinds = frozenset(["momentum_buffer"] if config.momentum_or_default else [])
         self.joins = any(matrix.hops for matrix in found)
 
     @property

@@ -131,16 +131,19 @@ def unwrap(module: nn.Module) -> nn.Module:
 def optimizer_targets(optimizer: Any, name: str, names: dict[int, str], manifest: Manifest) -> Tensors:
     """Give each parameter of a fresh optimizer the state tensors of the checkpoint, filled with zeros.
 
+    An optimizer with `state_kinds` that is not None gets only the tensors of these kinds.
     Return these tensors, and those within lists and dicts of the state, by name, as targets to load into. Afterwards
     `restore_optimizer_values` restores all state that is not a tensor.
     """
     targets: Tensors = {}
     by_parameter: dict[str, list[str]] = {}
     prefix = f"{name}.state."
+    kinds: frozenset[str] | None = getattr(optimizer, "state_kinds", None)
     for key in manifest.tensors:
         if key.startswith(prefix):
-            parameter, _, _ = key[len(prefix) :].rpartition(".")
-            by_parameter.setdefault(parameter, []).append(key)
+            parameter, _, kind = key[len(prefix) :].rpartition(".")
+            if kinds is None or kind in kinds:
+                by_parameter.setdefault(parameter, []).append(key)
     for parameter, parameter_name, group in _parameters(optimizer, names):
         state = {}
         whole = origin(optimizer, parameter)
