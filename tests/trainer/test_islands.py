@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
+from torch import nn
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
+from tests.trainer.test_checkpoint import restore, save
 from tests.trainer.test_ram import RamJob
 from trainmaster import data, models, parallel
 from trainmaster.checkpoint.files.checkpoint_manifest import read_manifest
 from trainmaster.checkpoint.files.storage import open_storage
 from trainmaster.checkpoint.state.load_tensors import load_tensors
-from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.config import OptimizerConfig, OuterConfig, TrainingConfig
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.optim.learning_rate import learning_rate
 from trainmaster.optim.optimizer import ShardOptimizer
 from trainmaster.rank.injected_faults import Fault
-from trainmaster.reduce.diloco_islands import fragments_of
+from trainmaster.reduce.diloco_islands import Outer, fragments_of
 
 EVERY = 3
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
@@ -236,6 +239,37 @@ def test_evaluations_are_of_the_common_model(ranks: Ranks, tmp_path: Path, text:
     plain = islands(ranks, tmp_path / "plain", text, {"island": 2}, communication=how["communication"])
     assert plain.round(1).codes == [0, 0]
     assert {k: v for k, v in job.losses.items() if k in plain.losses} == plain.losses, "training is the same"
+
+
+class Tied(nn.Module):
+    """A model with a frozen parameter, and with one that two modules share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(4, 3)
+        self.frozen = nn.Linear(3, 3, bias=False).requires_grad_(False)
+        self.head = nn.Linear(3, 4, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def test_the_common_model_has_what_is_frozen_and_what_modules_share(tmp_path: Path) -> None:
+    def of_island(number: int) -> tuple[nn.Module, dict[str, Any]]:
+        mesh: Any = SimpleNamespace(group=lambda axis: None, degree=lambda axis: 2)
+        model = Tied()
+        outer = Outer(model, mesh, OuterConfig(), steps=9)
+        optimizer = ShardOptimizer(model, OptimizerConfig())
+        own = {f"islands.{number}.model": model, f"islands.{number}.optimizer": optimizer}
+        return model, {"model": outer.parameters, "outer.momentum": outer.momentum, **own}
+
+    there, objects = of_island(0)
+    storage, directory = save(tmp_path, objects)
+    alone = Tied()
+    restore(storage, directory, {"model": alone, "optimizer": ShardOptimizer(alone, OptimizerConfig())})
+    of_another, others = of_island(5)
+    restore(storage, directory, others)
+    for model in (alone, of_another):
+        assert model.state_dict().keys() == there.state_dict().keys()
+        assert all(torch.equal(value, there.state_dict()[key]) for key, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize(("count", "expected"), [(1, [4]), (2, [2, 2]), (4, [1, 1, 1, 1])])

@@ -64,8 +64,13 @@ class Outer:
         self._fragments = fragments_of([shard.numel() for shard in self._shards], config.fragments)
         self._under_way: list[_Exchange] = []
         self._sent = 0
-        # In checkpoints `model` is what islands have in common; each one's own comes under its own name.
-        self.parameters = Shared({name: (shard, p) for (name, p), shard in zip(named, self._common, strict=True)})
+        # In checkpoints `model` is what islands have in common; each one's own comes under its own name. Worlds without
+        # islands load it, so it also has what is not trained, and a parameter of several modules under each name.
+        common = {id(p): shard for p, shard in zip(parameters, self._common, strict=True)}
+        self.parameters = Shared(
+            {name: (common.get(id(p), local(p)), p) for name, p in capture.named_parameters(model)},
+            optional=frozenset(name for name, _ in capture.named_parameters(model)) - {*self._names},
+        )
         self.momentum = Shared({name: (shard, p) for (name, p), shard in zip(named, self._momentum, strict=True)})
 
     @property
@@ -158,9 +163,13 @@ class Outer:
 
 
 class Shared:
-    """Tensors placed like parameters, for checkpoints: {name: (this rank's part, the parameter)}."""
+    """Tensors placed like parameters, for checkpoints: {name: (this rank's part, the parameter)}.
 
-    def __init__(self, parts: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+    `optional`: names that a checkpoint may lack, as those of earlier releases do.
+    """
+
+    def __init__(self, parts: Mapping[str, tuple[Tensor, Tensor]], optional: frozenset[str] = frozenset()) -> None:
+        self._optional = optional
         self._shards = {name: capture.as_shard_of(part, parameter) for name, (part, parameter) in parts.items()}
         self._parts = [part for part, _ in parts.values()]
 
@@ -176,7 +185,7 @@ class Shared:
             for part in self._parts:
                 part.zero_()
             return {}
-        return self._shards
+        return {name: shard for name, shard in self._shards.items() if name in saved or name not in self._optional}
 
     def checkpoint_loaded(self, step: int) -> None:
         pass

@@ -82,6 +82,11 @@ def parameter_names(objects: Mapping[str, Any]) -> dict[int, str]:
     }
 
 
+def named_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return all parameters with their names in a checkpoint. One that several modules share comes under each name."""
+    return [(_plain(fqn), parameter) for fqn, parameter in unwrap(module).named_parameters(remove_duplicate=False)]
+
+
 def origin(optimizer: Any, parameter: torch.Tensor) -> torch.Tensor:
     """Return the model's parameter that belongs to an optimizer's parameter.
 
