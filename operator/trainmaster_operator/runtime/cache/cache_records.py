@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -19,6 +20,8 @@ from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import for
 from trainmaster_operator.planning.status_mapping import OtherLayout, read_status, unknown_fields
 from trainmaster_operator.runtime.cache import pod_status
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,10 @@ class PodEntry:
 
 def job_record(obj: Object, known: JobRecord | None) -> JobRecord:
     """Return the record of a job object. The spec is parsed only if it differs from the known one, because most
-    changes of a job concern its status."""
+    changes of a job concern its status.
+
+    An error of the parser is a problem of this job only: raised here, it would end the cache of all jobs, and the
+    operator with it, as often as it starts."""
     meta = obj["metadata"]
     stored = obj.get("status")
     job: DistributedTrainingJob | None = None
@@ -103,6 +109,9 @@ def job_record(obj: Object, known: JobRecord | None) -> JobRecord:
         problem = str(error)
     except ValidationError as error:
         problem = in_one_line(error)
+    except Exception as error:
+        log.exception("%s: the job can't be read", job_key(obj))
+        problem = f"the operator can't read this job: {type(error).__name__}: {error}"
     return JobRecord(
         key=job_key(obj),
         uid=meta["uid"],

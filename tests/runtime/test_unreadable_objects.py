@@ -1,0 +1,40 @@
+"""What a tenant writes may be unreadable: it costs the tenant's own job, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.runtime.fakes import job
+from tests.runtime.test_reconcile import conditions, nothing, operating
+from trainmaster_operator.cluster.port import JOB
+from trainmaster_operator.runtime.cache import cache_records
+from trainmaster_operator.runtime.cache.informer import JobKey
+from trainmaster_operator.runtime.virtual_clock import run_virtual
+
+
+def test_an_error_of_the_parser_is_told_by_its_job_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = cache_records._parsed
+
+    def fails(obj: dict[str, Any], known: Any) -> Any:
+        if obj["metadata"]["name"] == "bad":
+            raise KeyError("a field that nobody thought of")
+        return parse(obj, known)
+
+    monkeypatch.setattr(cache_records, "_parsed", fails)
+
+    async def main() -> None:
+        async with operating(nothing, jobs=("bad", "good")) as (store, _, operator, running):
+            await asyncio.sleep(5)
+            assert not running.done()
+            assert operator.jobs.get(JobKey("space", "good")).job is not None
+            told = conditions(store, "bad")["ReconcileError"]
+            assert "KeyError: 'a field that nobody thought of'" in told["message"]
+            assert conditions(store, "good") == {}
+            store.create(JOB, job("later"))
+            await asyncio.sleep(1)
+            assert operator.jobs.get(JobKey("space", "later")) is not None
+
+    run_virtual(main())
