@@ -11,6 +11,7 @@ from tests.runtime.fakes import job
 from tests.runtime.test_reconcile import conditions, nothing, operating
 from trainmaster_operator.cluster.port import JOB
 from trainmaster_operator.runtime.cache import cache_records
+from trainmaster_operator.runtime.cache.cache_records import job_record
 from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.virtual_clock import run_virtual
 
@@ -38,3 +39,18 @@ def test_an_error_of_the_parser_is_told_by_its_job_and_stops_no_other(monkeypatc
             assert operator.jobs.get(JobKey("space", "later")) is not None
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("variables", [5, True, "A=1", {"A": "1"}, ["A=1"]])
+@pytest.mark.parametrize("framework", ["PyTorch", "Trainmaster"])
+def test_variables_of_another_form_are_told_in_words(framework: str, variables: Any) -> None:
+    made = job(framework=framework)
+    container: dict[str, Any] = {"name": "main", "env": variables}
+    if framework != "Trainmaster":
+        del made["spec"]["training"]
+        container["command"] = ["python", "train.py"]
+    made["spec"]["workers"]["template"] = {"spec": {"containers": [container]}}
+    made["metadata"] |= {"uid": "1", "resourceVersion": "1"}
+    record = job_record(made, None)
+    assert record.job is None
+    assert "containers[0].env: a list of maps with name and value is expected" in record.problem

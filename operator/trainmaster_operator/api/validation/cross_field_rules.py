@@ -37,6 +37,14 @@ def of_failures(spec: JobSpec) -> Iterator[Breach]:
         yield ("recovery", "rules", number), words
 
 
+def of_variables(spec: JobSpec) -> Iterator[Breach]:
+    """Yield the variables of the first container if they are no list of maps. No schema describes them, so an API
+    server finds it only in a pod."""
+    given = spec.container().get("env")
+    if given is not None and not (isinstance(given, list) and all(isinstance(one, dict) for one in given)):
+        yield ("workers", "template", "spec", "containers", 0, "env"), "a list of maps with name and value is expected"
+
+
 def of_framework(spec: JobSpec) -> Iterator[Breach]:
     """Yield what the framework needs and lacks, and fields that belong to another framework."""
     if spec.framework.value == "Trainmaster":
@@ -63,8 +71,8 @@ def of_framework(spec: JobSpec) -> Iterator[Breach]:
             f"framework {spec.framework.value} needs workers.template.spec.containers[0].command, "
             f"for example [python, train.py]",
         )
-    given = spec.container().get("env") or []
-    variables = [str(variable.get("name")) for variable in given if isinstance(variable, dict)]
+    given = spec.container().get("env")
+    variables = [str(one.get("name")) for one in given if isinstance(one, dict)] if isinstance(given, list) else []
     if words := refusal(spec.framework.value, variables):
         yield ("workers", "template", "spec", "containers", 0, "env"), words
 
@@ -102,7 +110,7 @@ def of_size(spec: JobSpec) -> Iterator[Breach]:
         yield (*where, *place), words
 
 
-RULES: tuple[Rule, ...] = (of_failures, of_framework, of_the_best)
+RULES: tuple[Rule, ...] = (of_failures, of_variables, of_framework, of_the_best)
 """The rules that hold for any number of ranks. `of_size` is called separately, because a layout plan does not need it.
 """
 
