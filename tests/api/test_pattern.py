@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster_operator.api.rule_pattern import LIMIT, BadPattern, Pattern
+from trainmaster_operator.api.rule_pattern import LIMIT, NESTED, BadPattern, Pattern
 
 ATOMS = st.sampled_from(
     ["a", "b", "é", ".", r"\d", r"\W", r"\s", "[ab]", "[^a]", "[a-c]", r"[\d-]", "[]a]", "^", "$", r"\."]
@@ -65,11 +65,16 @@ def test_an_expression_that_takes_others_for_ever_takes_as_many_steps_as_the_tex
         ("(?P<n>a)", "named groups"),
         ("x(?i)", "(?i) is allowed at the start"),
         ("a" * (LIMIT + 1), "at most 256 characters"),
+        ("(" * LIMIT, f"the group at character {NESTED + 1} is inside {NESTED} others"),
     ],
 )
 def test_what_is_no_pattern_is_told_in_words(text: str, words: str) -> None:
     with pytest.raises(BadPattern, match=re.escape(words)):
         Pattern(text)
+
+
+def test_groups_may_lie_inside_each_other_up_to_a_depth() -> None:
+    assert Pattern("(" * NESTED + "a" + ")" * NESTED + "(b)").found_in("ab")
 
 
 def test_a_lazy_sign_is_taken_as_a_greedy_one_since_only_the_finding_counts() -> None:

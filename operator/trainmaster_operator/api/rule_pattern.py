@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 LIMIT = 256
 """Maximum number of characters in a pattern."""
 
+NESTED = 40
+"""Maximum number of groups inside each other. The parser calls itself for each of them."""
+
 _REMEMBERED = 2048  # Maximum number of cached transitions.
 _CLASSES: dict[str, Callable[[str], bool]] = {
     "d": str.isdecimal,
@@ -122,6 +125,7 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
+        self.nested = 0  # Number of groups around the present character.
         self.any_case = text.startswith("(?i)")
         if self.any_case:
             self.at = 4
@@ -203,7 +207,11 @@ class _Parser:
                     f"groups are not supported; (?i) is allowed at the start"
                 )
             self.at += 2
+        self.nested += 1
+        if self.nested > NESTED:
+            raise BadPattern(f"the group at character {start + 1} is inside {NESTED} others, and no more are supported")
         part = self._choice()
+        self.nested -= 1
         if self._peek() != ")":
             raise BadPattern(f"the '(' at character {start + 1} is never closed; write \\( for the character itself")
         self.at += 1
