@@ -7,7 +7,11 @@ from trainmaster_operator.manifests.resources import amounts, changes, read, wri
 
 
 @pytest.mark.parametrize(
-    ("quantity", "millis"), [("2", 2000), ("500m", 500), ("0.5", 500), ("1.5", 1500), ("1e1", 10000), ("two", None)]
+    ("quantity", "millis"),
+    [
+        *(("2", 2000), ("500m", 500), ("0.5", 500), ("1.5", 1500), ("1e1", 10000)),
+        *(("two", None), ("1e999", None), ("9" * 5000, None)),
+    ],
 )
 def test_cpus_are_read_as_kubernetes_writes_them(quantity: str, millis: int | None) -> None:
     assert millis_of(quantity) == millis
@@ -53,6 +57,14 @@ def test_what_was_asked_of_a_pod_is_read_from_its_annotation_as_it_was_written()
     assert read(written(wanted)) == wanted
 
 
-@pytest.mark.parametrize("text", ["", "no JSON", "[]", "3", '{"main": 3}', '{"main": {"limits": {"cpu": "two"}}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "no JSON", "[]", "3", '{"main": 3}', '{"main": {"limits": {"cpu": "two"}}}'),
+        '{"main": {"limits": {"cpu": "1e999"}}}',
+        '{"main": {"limits": {"memory": "' + "9" * 400 + '.5"}}}',
+        "[" * 100_000,
+    ],
+)
 def test_an_annotation_of_somebody_else_asks_for_nothing(text: str) -> None:
     assert read(text) == ()

@@ -41,9 +41,12 @@ def _parsed(quantity: str, scale: int) -> int | None:
         return None
     number, unit = match[1], match[2] or ""
     factor = float(f"1{unit}") if len(unit) > 1 and unit[0] in "eE" and unit[1:] != "i" else _FACTORS[unit]
-    if isinstance(factor, int) and number.isdigit():
-        return int(number) * factor * scale
-    return math.ceil(round(float(number) * factor * scale, 6))
+    try:
+        if isinstance(factor, int) and number.isdigit():
+            return int(number) * factor * scale
+        return math.ceil(round(float(number) * factor * scale, 6))
+    except (OverflowError, ValueError):
+        return None  # More than a float holds (1e999), or thousands of digits.
 
 
 def quantity_of(size: int) -> str:

@@ -74,9 +74,10 @@ def written(wanted: Sequence[Amount]) -> str:
 
 
 def read(text: str) -> tuple[Amount, ...]:
-    """Return the amounts that `written` wrote; () if the text is something else."""
+    """Return the amounts that `written` wrote; () if the text is something else. Every user who may create pods may
+    write any text there, and an error here would end the cache of all pods."""
     try:
         known = json.loads(text)
         return amounts([{"name": name, "resources": resources} for name, resources in known.items()])
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return ()
