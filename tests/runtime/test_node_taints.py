@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from tests.runtime.fake_nodes import FakeNodes
+from trainmaster_operator.cluster.nodes_port import NodeRecord
 from trainmaster_operator.cluster.port import Conflict, Forbidden, Object, Unavailable
 from trainmaster_operator.runtime.nodes import node_taints
 from trainmaster_operator.runtime.nodes.node_taints import TAINT, NodeTaints, remove_all
@@ -106,6 +107,50 @@ def test_a_new_leader_takes_away_what_the_one_before_put() -> None:
         assert site.nodes.taints("c") == (THEIRS,)
 
     site.run(work)
+
+
+def test_two_that_clear_one_node_at_the_same_time_both_succeed() -> None:
+    site = Site()
+
+    async def work() -> None:
+        await site.taints.keep_off(["a"])
+        get = site.nodes.get
+
+        async def slow(name: str) -> NodeRecord:
+            found = await get(name)
+            await asyncio.sleep(0.1)
+            return found
+
+        site.nodes.get = slow  # type: ignore[method-assign]
+        await asyncio.gather(site.taints.allow(["a"]), site.taints.allow(["a"]))
+        assert site.nodes.taints("a") == ()
+        assert site.taints.tainted == ()
+
+    site.run(work)
+
+
+def test_a_node_that_a_job_frees_while_the_operator_clears_it_does_not_end_the_operator() -> None:
+    site = Site()
+
+    async def work() -> None:
+        clearing = asyncio.ensure_future(site.taints.run())
+        await site.taints.keep_off(["a"])
+        get = site.nodes.get
+
+        async def slow(name: str) -> NodeRecord:
+            found = await get(name)
+            await asyncio.sleep(10.0)
+            return found
+
+        site.nodes.get = slow  # type: ignore[method-assign]
+        await asyncio.sleep(node_taints.STAYS_S - 5.0)
+        await site.taints.allow(["a"])
+        await asyncio.sleep(node_taints.LOOK_S)
+        assert not clearing.done()
+        assert site.taints.tainted == ()
+        clearing.cancel()
+
+    run_virtual(work(), site.clock)
 
 
 def test_without_the_right_all_nodes_are_left_to_the_pods_and_that_is_said_once() -> None:

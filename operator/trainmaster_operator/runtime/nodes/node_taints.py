@@ -91,7 +91,7 @@ class NodeTaints:
             except ApiError as error:
                 log.warning("node %s keeps its taint for now: %s", name, error)
                 continue
-            del self._until[name]
+            self._until.pop(name, None)  # Another job, or `_clear`, may have freed the node during this call.
 
     async def run(self) -> None:
         """Remove the taint from nodes that are no longer suspect, while this operator leads."""
@@ -124,7 +124,8 @@ class NodeTaints:
                 log.info("node %s is suspect no more: its taint is removed", name)
             except NotFound:
                 pass
-            del self._until[name]
+            if self._until.get(name, now) <= now:  # A job may have freed the node during this call, or tainted it.
+                self._until.pop(name, None)
 
     async def _change(self, name: str, change: Callable[[NodeRecord], tuple[Object, ...]]) -> None:
         assert self._nodes is not None
