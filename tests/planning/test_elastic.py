@@ -13,6 +13,7 @@ from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, R
 from trainmaster_operator.planning.facts.observation import PodToCreate, Refusal
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.lifecycle import elastic_resize
+from trainmaster_operator.planning.rounds import open_round
 from trainmaster_operator.planning.rounds.directives import directive
 
 SAVES = {"directory": "/checkpoints"}
@@ -498,3 +499,23 @@ def test_ranks_that_stop_by_themselves_in_a_resize_are_told_without_a_step() -> 
         world.agent(slot, saved=True)
     (event,) = [event for event in world.write().events if event.reason == "Resizing"]
     assert event.message == "every rank stopped (round 3)"
+
+
+def test_a_pass_over_pods_that_wait_tries_no_size_for_which_too_few_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    arrange = open_round._arranged
+
+    def counting(view: Any, size: int, able: list[bool]) -> Any:
+        tried.append(size)
+        return arrange(view, size, able)
+
+    monkeypatch.setattr(open_round, "_arranged", counting)
+    spec = script_spec(60)
+    world = World(spec.model_copy(update={"workers": spec.workers.model_copy(update={"min": 1})}))
+    world.settle()
+    come_up(world, 1, 2, 3)
+    tried.clear()
+    world.now += 60
+    world.settle()
+    assert world.members == [1, 2, 3]
+    assert set(tried) == {3}

@@ -129,8 +129,10 @@ def next_order(view: View, gone: tuple[int, ...] = ()) -> tuple[int, ...] | None
     if view.scripted and _may_still_write(view, able):
         return None
     forms_for_s = 0.0 if view.round_is_open else _formed_for_s(view)
+    there = able.count(True)
     for size in allowed_sizes.openable(view, forms_for_s):
-        order = _arranged(view, size, able)
+        # An elastic job may have as many sizes as pods, and each try below looks at all pods.
+        order = _arranged(view, size, able) if size <= there else None
         if order is not None:
             return order
     return None
