@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planning.world import job_spec, script_spec
+from trainmaster_operator.api.validation import cross_field_rules
 from trainmaster_operator.planning.rounds import allowed_sizes
 
 
@@ -49,7 +50,7 @@ def test_a_script_may_have_any_size_within_its_bounds_and_none_but_its_own_witho
     assert allowed_sizes.legal(script_spec(4)) == (4,)
     template = script_spec(4).workers.template
     bounded = script_spec(workers={"replicas": 4, "min": 2, "max": 6, "template": template})
-    assert (allowed_sizes.legal(bounded), allowed_sizes.wished(bounded)) == ((2, 3, 4, 5, 6), 4)
+    assert ([*allowed_sizes.legal(bounded)], allowed_sizes.wished(bounded)) == ([2, 3, 4, 5, 6], 4)
 
 
 @given(
@@ -80,3 +81,28 @@ def test_every_legal_size_is_a_job_and_no_other_is(
     spec = spec_of(low + more, given_batch, mesh, ranksPerPod=ranks, min=low, max=low + more)
     assert allowed_sizes.legal(spec) == expected
     assert allowed_sizes.wished(spec) == expected[-1]
+
+
+def test_of_a_hundred_thousand_numbers_of_pods_only_those_that_divide_the_batch_are_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[int] = []
+    for module in (cross_field_rules, allowed_sizes):
+        share = module.share_of_each_rank
+
+        def counting(parallelism: Any, batch: Any, ranks: int, share: Any = share) -> Any:
+            checked.append(ranks)
+            return share(parallelism, batch, ranks)
+
+        monkeypatch.setattr(module, "share_of_each_rank", counting)
+    spec = spec_of(100_000, {"global": 6}, {"tp": 64}, min=1)
+    assert allowed_sizes.legal(spec) == (64, 128, 192, 384)
+    with pytest.raises(ValueError, match="no number of pods from 400 to 99999 is possible"):
+        spec_of(99_999, {"global": 6}, {"tp": 64}, min=400)
+    assert {*checked} == {64, 128, 192, 384, 99_999}
+
+
+def test_the_sizes_of_a_script_take_no_memory_for_each_of_them() -> None:
+    template = script_spec(4).workers.template
+    spec = script_spec(workers={"replicas": 4, "min": 1, "max": 100_000, "template": template})
+    assert allowed_sizes.legal(spec) == range(1, 100_001)

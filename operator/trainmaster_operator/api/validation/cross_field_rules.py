@@ -18,6 +18,7 @@ from trainmaster.contract.config import (
     share_of_each_rank,
 )
 from trainmaster.contract.launch.framework_variables import refusal
+from trainmaster_operator.api import pod_counts
 from trainmaster_operator.api.recovery_rules import unfit
 from trainmaster_operator.api.validation.problem import Path, placed
 
@@ -117,15 +118,14 @@ RULES: tuple[Rule, ...] = (of_failures, of_variables, of_framework, of_the_best)
 
 def _of_sizes(workers: WorkersSpec, parallelism: ParallelismConfig, batch: BatchConfig) -> Iterator[Breach]:
     """Yield one violation if no number of pods that an elastic job may have fits its model and its batch."""
-    fewest, first = workers.min or 1, ""
-    for replicas in range(workers.replicas, fewest - 1, -1):
-        ranks = replicas * workers.ranksPerPod
-        problem = _refusal(lambda ranks=ranks: share_of_each_rank(parallelism, batch, ranks))  # type: ignore[misc]
-        if problem is None:
-            return
-        first = first or problem
-    if first:
-        yield ("workers",), f"no number of pods from {fewest} to {workers.replicas} is possible: {first}"
+    fewest, most = workers.min or 1, workers.replicas
+
+    def problem(replicas: int) -> str | None:
+        return _refusal(lambda: share_of_each_rank(parallelism, batch, replicas * workers.ranksPerPod))
+
+    possible = pod_counts.candidates(parallelism, batch, workers.ranksPerPod, fewest, most)
+    if fewest <= most and all(problem(replicas) for replicas in reversed(possible)):
+        yield ("workers",), f"no number of pods from {fewest} to {most} is possible: {problem(most)}"
 
 
 def _share(batch: BatchConfig, ranks: int, what: str) -> tuple[str, str]:

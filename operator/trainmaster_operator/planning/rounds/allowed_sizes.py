@@ -3,11 +3,11 @@ have."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from trainmaster.contract.config import BatchConfig, ParallelismConfig, share_of_each_rank
+from trainmaster_operator.api import pod_counts
 from trainmaster_operator.planning.facts.change import normal, warning
 from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.counted_nouns import counted
@@ -26,7 +26,7 @@ MOST = 100_000
 """Maximum number of pods of a job, whatever its batch."""
 
 
-def legal(spec: JobSpec) -> tuple[int, ...]:
+def legal(spec: JobSpec) -> Sequence[int]:
     """Return the numbers of pods from workers.min to workers.max, ascending, whose ranks can share the model and the
     batch."""
     known = _known.get(id(spec))
@@ -37,22 +37,19 @@ def legal(spec: JobSpec) -> tuple[int, ...]:
     return known[1]
 
 
-_known: dict[int, tuple[JobSpec, tuple[int, ...]]] = {}
+_known: dict[int, tuple[JobSpec, Sequence[int]]] = {}
 """The legal sizes by the identity of a spec, which never changes. Every pass over a job needs them, and hashing a
 spec takes longer."""
 
 
-def _all_legal(spec: JobSpec) -> tuple[int, ...]:
+def _all_legal(spec: JobSpec) -> Sequence[int]:
     workers, training = spec.workers, spec.training
     if training is None:
         if not spec.elastic:
             return (workers.replicas,)
-        return tuple(range(workers.min or 1, (workers.max or workers.replicas) + 1))
-    if training.batch.scaling is not None:
-        high = workers.max or workers.replicas
-    else:  # Ranks that share the work on a sequence need at least one sequence of each batch.
-        ranks = training.batch.global_ * math.prod(training.parallelism.inner.values())
-        high = min(workers.max or MOST, ranks // workers.ranksPerPod)
+        # It stays a range: a job may have 100,000 sizes, and those of thousands of jobs are remembered.
+        return range(workers.min or 1, (workers.max or workers.replicas) + 1)
+    high = workers.max or (workers.replicas if training.batch.scaling is not None else MOST)
     return _legal(training.parallelism, training.batch, workers.ranksPerPod, workers.min or 1, high)
 
 
@@ -157,7 +154,8 @@ def waits_s(view: View) -> tuple[float, ...]:
 def _legal(
     parallelism: ParallelismConfig, batch: BatchConfig, ranks_per_pod: int, low: int, high: int
 ) -> tuple[int, ...]:
-    return tuple(n for n in range(low, high + 1) if _fits(parallelism, batch, n * ranks_per_pod))
+    possible = pod_counts.candidates(parallelism, batch, ranks_per_pod, low, high)
+    return tuple(n for n in possible if _fits(parallelism, batch, n * ranks_per_pod))
 
 
 def _fits(parallelism: ParallelismConfig, batch: BatchConfig, world_size: int) -> bool:
