@@ -276,3 +276,18 @@ def test_the_status_tells_what_is_wrong_and_why(
     assert rows[0][:3] == ["tiny-worker-1-0", "Pending", "node-1"]  # what has something to say comes first
     assert "ErrImagePull:" in rows[0]
     assert rows[1] == ["tiny-worker-0-0", "Running", "node-0"]
+
+
+def test_what_ranks_said_of_themselves_cannot_steer_the_terminal_of_who_looks(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = "\x1b]0;title\x07\x1b[2J\x9b2Kbad\rluck\x1b"
+    failure = CRASH.model_copy(update={"message": message, "traceback": f"File a\n\tline 1\n{message}"})
+    failed = Condition(type="Failed", status="True", reason="Crash", message=message)
+    job = put(cluster.store, write_job(), now=status(JobPhase.FAILED, conditions=[failed], lastFailure=failure))
+    put_pod(cluster.store, job, 0, waiting={"reason": "ErrImagePull", "message": message})
+    assert main(["status", "tiny"]) == 0
+    out = capsys.readouterr().out
+    assert all(char.isprintable() for char in out.replace("\n", "").replace("\t", ""))
+    assert out.count("2Kbadluck") == 4
+    assert "        line 1" in out

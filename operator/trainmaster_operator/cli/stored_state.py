@@ -11,13 +11,15 @@ from pydantic import ValidationError
 from trainmaster_operator.api.compact_lists import unpack_ranges
 from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.terminal_text import all_without_controls
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.lifecycle.jobs_of_earlier_versions import NEEDS_MIGRATION, former_status
 from trainmaster_operator.planning.status_mapping import OtherLayout, read_status
 
 
 def state_of(job: Mapping[str, Any]) -> JobState:
-    """Return the state in a job's status. Raise Refusal if another version of Trainmaster wrote it."""
+    """Return the state in a job's status, with texts that a terminal may show. Raise Refusal if another version of
+    Trainmaster wrote it."""
     status = job.get("status") or {}
     if former_status(status):
         raise Refusal(
@@ -25,7 +27,7 @@ def state_of(job: Mapping[str, Any]) -> JobState:
             f"this version doesn't read; its phase is {status.get('phase', 'unknown')}"
         )
     try:
-        return read_status(status)
+        return read_status(all_without_controls(status))
     except (OtherLayout, ValidationError) as error:
         first = str(error).splitlines()[0]
         raise Refusal(f"{job['metadata']['name']}: its status is of another version of trainmaster: {first}") from None

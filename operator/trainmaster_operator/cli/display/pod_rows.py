@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmaster_operator.cli.display.status_diff import cut
+from trainmaster_operator.cli.terminal_text import without_controls
 from trainmaster_operator.planning.facts.observation import PodRecord
 
 MOST_PODS = 16
@@ -23,7 +24,8 @@ def table(records: Sequence[PodRecord]) -> RenderableType:
     for pod in shown[:MOST_PODS]:
         words = "Terminating" if pod.deleting else pod.phase
         style = "green" if words == "Running" else "red" if words in ("Failed", "Missing") else "yellow"
-        why = ": ".join(part for part in (pod.reason, cut(pod.message)) if part)
+        reason, message = map(without_controls, (pod.reason, pod.message))
+        why = ": ".join(part for part in (reason, cut(message)) if part)
         grid.add_row(pod.name, Text(words, style), pod.node, Text(why))
     if len(records) > MOST_PODS:
         return Group(grid, Text(f"and {len(records) - MOST_PODS} more pods", "dim"))

@@ -10,14 +10,13 @@ import re
 from pathlib import Path
 
 from trainmaster_operator.api.compact_lists import unpack_ranges
+from trainmaster_operator.cli.terminal_text import without_controls, without_escapes
 from trainmaster_operator.planning.facts.job_state import JobState
 
 CHUNK = 65536  # Bytes of one file that are read at a time.
 
 _POD_LOG = re.compile(r".*-worker-(\d+)-(\d+)\.log")
 _RANK = re.compile(rb"\[rank (\d+)\] ")
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 class Tail:
@@ -102,9 +101,9 @@ def said_by(rank: int, line: bytes) -> bytes | None:
 
 def shown(line: bytes) -> str:
     """Return a line as text that moves no cursor: as a terminal would show it, without colours."""
-    text = _ESCAPE.sub("", line.decode(errors="replace"))
+    text = without_escapes(line.decode(errors="replace"))
     text = text.rstrip("\r").rpartition("\r")[2]  # A progress bar overwrites itself.
-    return _CONTROL.sub("", text.expandtabs())
+    return without_controls(text.expandtabs()).replace("\n", "")
 
 
 def silent(rank: int) -> str:
