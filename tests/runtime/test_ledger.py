@@ -17,7 +17,7 @@ from trainmaster_operator.local.api_server.memory_store import MemoryStore
 from trainmaster_operator.manifests.job_pod import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.facts.job_state import Failure, JobState
-from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S
+from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S, weight
 from trainmaster_operator.planning.facts.observation import Decision, Observation, PodRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
@@ -145,6 +145,34 @@ def test_the_next_leader_knows_what_this_one_wrote(monkeypatch: Any) -> None:
     run(second, store)
 
 
+def test_a_leader_that_reads_a_full_list_weighs_each_reason_only_a_few_times(monkeypatch: Any) -> None:
+    full = {
+        f"n{n}": {"marks": [[f"{n}/{m}", "job", "NodeLost", NOW - m] for m in range(module.MARKS)]}
+        for n in range(module.NODES)
+    }
+    store = MemoryStore()
+    meta = {"name": NAME, "namespace": "operator"}
+    data = {KEY: json.dumps(full)}
+    store.create(CONFIG_MAP, {"apiVersion": "v1", "kind": CONFIG_MAP, "metadata": meta, "data": data})
+    weighed = 0
+
+    def count(*arguments: Any) -> float:
+        nonlocal weighed
+        weighed += 1
+        return weight(*arguments)
+
+    monkeypatch.setattr(module, "weight", count)
+
+    async def test(world: World) -> None:
+        while not world.ledger.suspicion().marks:
+            await asyncio.sleep(0)
+            world.clock.time += module.COUNT_EVERY_S
+        assert len(world.ledger.suspicion().marks) == module.NODES
+
+    run(test, store)
+    assert weighed <= 4 * module.NODES * module.MARKS
+
+
 def test_what_cannot_be_written_is_written_later(monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "WRITE_AFTER_S", 0.0)
     monkeypatch.setattr(module, "RETRY_S", 0.0)
@@ -177,6 +205,16 @@ def test_only_the_newest_reasons_of_a_node_are_kept() -> None:
         world.ledger.learn(world.failed(f"j{number:02}", at=NOW + number), ())
     marks = world.ledger.suspicion().marks["n1"]
     assert [mark.at for mark in marks] == [NOW + number for number in range(40 - module.MARKS, 40)]
+
+
+def test_an_old_reason_that_newer_ones_displaced_is_not_written_down_at_each_look() -> None:
+    world = World()
+    for n in range(module.MARKS):
+        world.ledger.learn(world.failed(f"j{n}"), ())
+    known = world.ledger.suspicion()
+    displaced = world.failed("older", at=NOW - 60)
+    world.ledger.learn(displaced, ())
+    assert world.ledger.suspicion() is known
 
 
 def test_an_operator_that_judges_nodes_writes_down_what_it_meets_and_plans_with_it() -> None:

@@ -23,6 +23,7 @@ WEIGHTS: Mapping[Cause, float] = {
     Cause.HANG: 0.2,
     Cause.CRASH: 0.2,
 }
+_BY_NAME = {cause.value: value for cause, value in WEIGHTS.items()}
 EXCLUDED_FROM = 0.95  # A score. It is below 1 because the newest of several reasons has already decayed a little.
 CRASHES_WEIGH = 0.4  # Largest weight of the crashes of one job on one node.
 FORGOTTEN_BELOW = 0.02
@@ -50,8 +51,7 @@ class Suspicion:
 
 def weight(mark: Mark, now: float, half_life_s: float) -> float:
     """Return the weight of a reason at time `now`, after its decay."""
-    known = {cause.value: value for cause, value in WEIGHTS.items()}.get(mark.cause, 0.0)
-    decayed: float = known * 0.5 ** (max(0.0, now - mark.at) / half_life_s)
+    decayed: float = _BY_NAME.get(mark.cause, 0.0) * 0.5 ** (max(0.0, now - mark.at) / half_life_s)
     return decayed
 
 

@@ -83,9 +83,7 @@ class Ledger:
         if failure is not None and self._learned.get(record.key) != (which := f"{record.uid}/{failure.time}"):
             self._learned[record.key] = which
             reasons.append(avoided_nodes.of_failure(record.uid, record.status))
-        for reason in reasons:
-            if reason is not None:
-                self._add(*reason)
+        self._add(reason for reason in reasons if reason is not None)
 
     def forget(self, key: JobKey) -> None:
         """Forget a job that is gone. What it said about nodes stays."""
@@ -106,13 +104,17 @@ class Ledger:
                 self._changed.set()
                 await asyncio.sleep(max(RETRY_S, error.retry_after_s))
 
-    def _add(self, node: str, mark: Mark) -> None:
-        marks = self._marks.get(node, [])
-        if any(known.id == mark.id for known in marks) or self._forgotten(mark):
-            return
-        self._marks[node] = sorted([*marks, mark], key=lambda one: (one.at, one.id))[-MARKS:]
-        self._refresh(self._known.nodes)
-        self._changed.set()
+    def _add(self, reasons: Iterable[tuple[str, Mark]]) -> None:
+        added = False
+        for node, mark in reasons:
+            marks = self._marks.get(node, [])
+            if any(known.id == mark.id for known in marks) or self._forgotten(mark):
+                continue
+            newest = self._marks[node] = sorted([*marks, mark], key=lambda one: (one.at, one.id))[-MARKS:]
+            added = added or mark in newest
+        if added:
+            self._refresh(self._known.nodes)  # Once for all of them, because it looks at every reason of every node.
+            self._changed.set()
 
     def _forgotten(self, mark: Mark) -> bool:
         return weight(mark, self._clock.now(), self._half_life_s) < FORGOTTEN_BELOW
@@ -133,8 +135,7 @@ class Ledger:
                 log.warning("suspect nodes could not be read: %s", error)
                 await asyncio.sleep(max(RETRY_S, error.retry_after_s))
                 continue
-            for node, mark in _read((found.get("data") or {}).get(KEY, "")):
-                self._add(node, mark)
+            self._add(_read((found.get("data") or {}).get(KEY, "")))
             self._changed.clear()
             return
 
