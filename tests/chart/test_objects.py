@@ -54,6 +54,14 @@ def test_the_names_are_those_that_operator_and_agents_rely_on() -> None:
     assert [port["port"] for port in service["spec"]["ports"]] == [8443]
 
 
+def test_with_the_longest_name_every_name_of_something_with_pods_or_an_address_is_a_label() -> None:
+    values = {"fullnameOverride": "n" * 44, "nodes": {"taint": True}}
+    objects = render(values) + render(values, tests=True)
+    names = {o["metadata"]["name"] for o in objects if o["kind"] in ("Deployment", "Job", "Pod", "Service")}
+    assert len(names) == 4  # The Deployment and its Service bear one name.
+    assert max(map(len, names)) <= 63
+
+
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_operator_understands_its_command_line(situation: str) -> None:
     (container,) = operator_pod(render(SITUATIONS[situation]))["containers"]
