@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator
+import os
+import resource
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.cli.runs import status
 from trainmaster_operator.cli.cluster_connection import Target
 from trainmaster_operator.cli.container_logs import Source, parsed
 from trainmaster_operator.cli.logs import job_logs
+from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.local.api_server.memory_cluster import MemoryCluster
 from trainmaster_operator.local.api_server.memory_store import MemoryStore
@@ -112,6 +115,39 @@ def test_ranks_and_logs_that_are_not_there_are_told(
     )
     put_pod(cluster.store, job, 0, waiting={"reason": "ContainerCreating"})
     assert "its ranks have printed nothing: none of its pods has started" in refused(capsys, "logs", "tiny", "--all")
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """This process may open few more files, but may raise its limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 24, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_files")
+def test_more_logs_are_merged_than_files_may_be_open_at_first(write_job: WriteJob) -> None:
+    store, said = MemoryStore(), Logs()
+    job = put(store, write_job())
+    for slot in range(100):
+        put_pod(store, job, slot)
+        said.lines[f"tiny-worker-{slot}-0"] = [at(slot / 4, f"[rank {slot}] here")]
+    assert shown(store, said, job, None) == [f"[rank {slot}] here" for slot in range(100)]
+
+
+def test_more_logs_than_the_system_lets_be_open_are_refused(
+    write_job: WriteJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, said = MemoryStore(), Logs()
+    job = put(store, write_job())
+    for slot in range(40):
+        put_pod(store, job, slot)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (80, 80))
+    with pytest.raises(Refusal, match="40 logs, and this system lets a process open only 16 at the same time"):
+        shown(store, said, job, None)
 
 
 def test_times_of_other_zones_and_of_any_precision_are_in_order() -> None:

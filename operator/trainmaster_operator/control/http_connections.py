@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import resource
 import socket
 import ssl
 from asyncio import sslproto
@@ -20,6 +19,7 @@ from typing import Any
 from aiohttp import web
 
 from trainmaster_operator.control.crowd_event_loop import TurnLoop
+from trainmaster_operator.control.open_files import allow_files
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Listener:
             # By default asyncio fills a buffer of 256 KiB with zeros for each connection: 2 GiB for the agents of 4,000
             # pods.
             sslproto.SSLProtocol.max_size = _READ_BYTES
-        _allow_files(self._limits.connections + 512)
+        allow_files(self._limits.connections + 512)
         sock.setblocking(False)
         sock.listen(BACKLOG)
         self._socket = sock
@@ -287,12 +287,3 @@ async def _finish_body(request: web.BaseRequest) -> bool:
     except (TimeoutError, web.RequestPayloadError):
         return False
     return True
-
-
-def _allow_files(count: int) -> None:
-    """Raise the limit of open files: each connection needs one, and many systems start processes with a limit of
-    1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

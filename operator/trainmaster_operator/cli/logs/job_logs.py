@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from typing import IO, Any
 
 from trainmaster_operator.api.api_group import GROUP
-from trainmaster_operator.cli.cluster_connection import Target, connected, one_line
+from trainmaster_operator.cli.cluster_connection import CONNECTIONS, Target, connected, one_line
 from trainmaster_operator.cli.container_logs import Line, Read, Source, in_order, parsed, source
 from trainmaster_operator.cli.display.rank_output import rank_of, silent
 from trainmaster_operator.cli.find_job import find
@@ -24,10 +24,12 @@ from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import slots_in_rank_order
 from trainmaster_operator.cluster.port import JOB, POD, ApiError, Invalid, NotFound, Object
+from trainmaster_operator.control.open_files import allow_files
 from trainmaster_operator.runtime.cache.cache_records import job_key
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 
 AT_ONCE = 16  # Number of logs that are fetched at the same time.
+OTHER_FILES = 64  # Files and connections that the command has open besides one for each log.
 HOLD_S = 0.5  # Seconds for which lines wait, while following, for earlier lines of other containers.
 LOOK_S = 0.1
 AGAIN_S = 1.0
@@ -54,6 +56,7 @@ async def _logs(where: Where, name: str, rank: int | None, follow: bool) -> int:
         last = await history(target, job, chosen, write, may_be_empty=follow)
         sys.stdout.buffer.flush()
         if follow:
+            allow_files(CONNECTIONS + OTHER_FILES)  # For pods to come.
             await Follower(target, job, chosen, write, last).run()
         if rank is not None and not wrote:
             sys.stderr.write(silent(rank))
@@ -100,6 +103,7 @@ async def history(target: Target, job: Object, choice: Choice, write: Write, may
             f"{meta['namespace']}/{meta['name']}: its ranks have printed nothing: {state}; --follow waits for output"
         )
     last: dict[str, str] = {}
+    _allow(len(sources))
     with ExitStack() as stack:
         files: Sequence[IO[bytes]] = [stack.enter_context(tempfile.TemporaryFile()) for _ in sources]
         turns = asyncio.Semaphore(AT_ONCE)
@@ -109,6 +113,16 @@ async def history(target: Target, job: Object, choice: Choice, write: Write, may
             last[one.uid] = line.at
             _show(choice, one, line, write)
     return last
+
+
+def _allow(count: int) -> None:
+    """Make it possible to have this number of logs open. Raise Refusal if the system does not let us."""
+    allowed = allow_files(count + OTHER_FILES) - OTHER_FILES
+    if allowed < count:
+        raise Refusal(
+            f"it has {count} logs, and this system lets a process open only {max(allowed, 0)} at the same time; "
+            "--rank shows one rank, and `ulimit -Hn` is the limit"
+        )
 
 
 async def _fetch(read: Read, source: Source, file: IO[bytes], turns: asyncio.Semaphore) -> None:
