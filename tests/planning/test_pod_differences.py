@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec
+from trainmaster.contract.wire import software_differences
 from trainmaster_operator.planning.facts.job_state import JobPhase
 
 SAME = {"command": "5f1c0a9b", "Python": "3.11.9", "torch": "2.13.0", "trainmaster": "0.1.0"}
@@ -96,3 +99,30 @@ def test_pods_are_compared_also_where_the_first_one_tells_nothing_of_what_differ
     world.agent(0, software={"trainmaster": "0.1.0"})
     world.write()
     assert "torch 2.13.0 in job-worker-1-0, 2.15.0 in job-worker-3-0" in failure(world)
+
+
+def test_the_first_pod_that_differs_is_named_with_the_first_that_it_differs_from() -> None:
+    world = joined(pending())
+    for slot, told in enumerate(({"torch": "2.13.0"}, {"Python": "3.11.9"}, {"torch": "2.13.0", "Python": "3.12.1"})):
+        world.agent(slot, software=told)
+    world.agent(3, software={"torch": "2.15.0"})
+    world.write()
+    assert "Python 3.11.9 in job-worker-1-0, 3.12.1 in job-worker-2-0: ranks" in failure(world)
+
+
+def test_pods_that_each_tell_something_else_are_not_compared_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+    difference = software_differences.difference
+
+    def count(*arguments: Any) -> str:
+        nonlocal compared
+        compared += 1
+        return difference(*arguments)
+
+    monkeypatch.setattr(software_differences, "difference", count)
+    world = pending(job_spec(workers={"replicas": 60}))
+    for slot in world.slots:
+        world.agent(slot, software={**SAME, f"package {slot}": "1"})
+    world.settle()
+    assert world.status.phase is JobPhase.STARTING
+    assert compared <= 60
