@@ -65,6 +65,8 @@ def test_validate_is_content_with_a_good_job(write_job: WriteJob, capsys: pytest
     ("changes", "sentence"),
     [
         ({"spec__training__data": {"path": "nowhere"}}, "spec.training.data.path: {here}/nowhere doesn't exist"),
+        ({"spec__training__data": {"path": "~nobody here/a"}}, "data.path: {here}/~nobody here/a doesn't exist"),
+        ({"spec__checkpoint": {"resume": "~nobody here/a"}}, "there is no checkpoint {here}/~nobody here/a"),
         ({"spec__training__data": {"path": "job.yaml"}}, "spec.training.data.path: {here}/job.yaml is not a folder"),
         ({"spec__training__data": {"path": "void"}}, "spec.training.data.path: {here}/void holds no text file"),
         (
@@ -307,6 +309,14 @@ def test_a_port_in_use_is_refused(write_job: WriteJob, capsys: pytest.CaptureFix
         line
         == f"--port {port}: 127.0.0.1:{port} can't be used: address already in use; leave --port out to use a free port"
     )
+
+
+def test_an_output_folder_of_a_user_who_is_not_there_is_an_ordinary_folder(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "~nobody here").write_text("")
+    (line,) = refused(capsys, "run", str(write_job()), "--out", "~nobody here/out")
+    assert "~nobody here" in line
 
 
 def test_a_port_that_is_none_is_refused(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:

@@ -217,4 +217,5 @@ def _checkpoint_folder_problems(spec: JobSpec, directory: Path) -> Iterator[Prob
 
 
 def _absolute(path: str, directory: Path) -> Path:
-    return (directory / Path(path).expanduser()).resolve()
+    # Unlike that of Path, this `expanduser` leaves the home of an unknown user as it is, as shells do.
+    return (directory / os.path.expanduser(path)).resolve()
