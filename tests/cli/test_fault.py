@@ -41,8 +41,8 @@ class World:
         name = pod["metadata"]["name"]
         self.asked.append((name, json.loads(words[1])))
         if self.able is not None and not name.startswith(f"tiny-worker-{self.able}-"):
-            return Done(1, "", "it isn't here\n")
-        return Done(0, "done\n", "")
+            return Done(1, "", "\x1b[2Jit isn't\rhere\n")
+        return Done(0, "\x1b]0;title\x07done\n", "")
 
     def break_things(self, *texts: str) -> None:
         asyncio.run(break_things(self.target, "tiny", texts, self.in_pod))

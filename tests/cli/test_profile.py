@@ -125,7 +125,7 @@ class World:
 
     async def in_pod(self, pod: Object, words: list[str]) -> Done:
         self.asked.append((pod["metadata"]["name"], words))
-        return Done(self.code, "so be it\n", "no agent\n")
+        return Done(self.code, "\x1b[2Jso be it\n", "\x1b[2Jno\x07 agent\n")  # A terminal must obey none of it.
 
     def ask(self, out: Path | None = None) -> str:
         return asyncio.run(of_job(self.target, self.job, Wanted(4, out, 60), self.in_pod))

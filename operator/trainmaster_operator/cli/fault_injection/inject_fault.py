@@ -24,6 +24,7 @@ from trainmaster_operator.cli.find_job import find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import slots_in_rank_order, state_of
+from trainmaster_operator.cli.terminal_text import without_controls
 from trainmaster_operator.cluster.kubernetes_exec import TIMEOUT_S, Done, execute
 from trainmaster_operator.cluster.port import POD, Conflict, NotFound, Object
 
@@ -150,8 +151,9 @@ async def _first_that_can(pods: Sequence[Object], wanted: dict[str, Any], in_pod
     for pod in pods:
         done = await in_pod(pod, ["fault", json.dumps(wanted)])
         if done.code == 0:
-            return done.out.strip()
-        reason = f"{pod['metadata']['name']}: {' '.join(done.err.split()) or f'exit code {done.code}'}"
+            return without_controls(done.out).strip()
+        words = without_controls(" ".join(done.err.split())) or f"exit code {done.code}"
+        reason = f"{pod['metadata']['name']}: {words}"
     raise Refusal(reason)
 
 

@@ -22,6 +22,7 @@ from trainmaster_operator.cli.find_job import find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import is_scripted, state_of
+from trainmaster_operator.cli.terminal_text import without_controls
 from trainmaster_operator.cli.trainer_tools import profile_of_scripts
 from trainmaster_operator.cli.trainer_tools.profile_of_scripts import Wanted
 
@@ -88,9 +89,9 @@ async def of_job(target: Target, job: dict[str, Any], wanted: Wanted, in_pod: Ex
         raise Refusal(f"{named}: rank 0 has no running pod")
     done = await in_pod(pods[first], ["profile", str(wanted.steps)])
     if done.code:
-        words = " ".join(done.err.split()) or f"exit code {done.code}"
+        words = without_controls(" ".join(done.err.split())) or f"exit code {done.code}"
         raise Refusal(f"{pods[first]['metadata']['name']}: {words}")
-    return done.out.strip()
+    return without_controls(done.out).strip()
 
 
 def _check(job: dict[str, Any], named: str) -> None:
