@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from tests.runtime.fake_nodes import FakeNodes
 from trainmaster_operator.cluster.nodes_port import NodeRecord
-from trainmaster_operator.cluster.port import Conflict, Forbidden, Object, Unavailable
+from trainmaster_operator.cluster.port import Conflict, Forbidden, Invalid, Object, Unavailable
 from trainmaster_operator.runtime.nodes import node_taints
 from trainmaster_operator.runtime.nodes.node_taints import TAINT, NodeTaints, remove_all
 from trainmaster_operator.runtime.virtual_clock import VirtualClock, run_virtual
@@ -105,6 +107,32 @@ def test_a_new_leader_takes_away_what_the_one_before_put() -> None:
         assert site.nodes.taints("c") == (TAINT, THEIRS)
         await asyncio.sleep(2 * node_taints.LOOK_S)
         assert site.nodes.taints("c") == (THEIRS,)
+
+    site.run(work)
+
+
+def test_a_node_that_cannot_be_written_does_not_keep_the_taint_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site()
+    set_taints = site.nodes.set_taints
+
+    async def only_b(node: NodeRecord, taints: tuple[Object, ...]) -> None:
+        if node.name == "a" and broken:
+            raise Invalid("somebody's webhook does not like this node")
+        await set_taints(node, taints)
+
+    broken = False
+    monkeypatch.setattr(site.nodes, "set_taints", only_b)
+
+    async def work() -> None:
+        nonlocal broken
+        await site.taints.keep_off(["a", "b"])
+        broken = True
+        await asyncio.sleep(node_taints.STAYS_S + 2 * node_taints.LOOK_S)
+        assert site.nodes.taints("a") == (TAINT,)
+        assert site.nodes.taints("b") == (THEIRS,)
+        broken = False
+        await asyncio.sleep(2 * node_taints.LOOK_S)
+        assert site.nodes.taints("a") == ()
 
     site.run(work)
 

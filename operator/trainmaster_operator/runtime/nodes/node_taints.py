@@ -124,6 +124,11 @@ class NodeTaints:
                 log.info("node %s is suspect no more: its taint is removed", name)
             except NotFound:
                 pass
+            except Forbidden:
+                raise
+            except ApiError as error:  # The other nodes must not wait for one that cannot be written.
+                log.warning("node %s keeps its taint for now: %s", name, error)
+                continue
             if self._until.get(name, now) <= now:  # A job may have freed the node during this call, or tainted it.
                 self._until.pop(name, None)
 
