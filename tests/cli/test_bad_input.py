@@ -311,6 +311,16 @@ def test_a_port_in_use_is_refused(write_job: WriteJob, capsys: pytest.CaptureFix
     )
 
 
+def test_a_path_that_is_no_text_is_refused(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(write_job(spec__training__data={"path": "a\0b"}))
+    wanted = "a path in UTF-8 without null characters is expected"
+    for command in ("validate", "run"):
+        assert refused(capsys, command, file) == [f"'a\\x00b': {wanted}"]
+    assert refused(capsys, "run", str(write_job()), "--out", os.fsdecode(b"\xff")) == [f"'\\udcff': {wanted}"]
+    (line,) = refused(capsys, "init", os.fsdecode(b"\xff.yaml"))
+    assert "must be text in UTF-8" in line
+
+
 def test_an_output_folder_of_a_user_who_is_not_there_is_an_ordinary_folder(
     tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
 ) -> None:

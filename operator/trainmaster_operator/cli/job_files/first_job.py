@@ -74,8 +74,12 @@ def write(file: Path, script: Path | None) -> int:
     if script is not None and not script.is_file():
         raise Refusal(f"--script {script}: there is no such file; the path of a Python script is expected")
     try:
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(text(file, script))
+        content = text(file, script).encode()
+    except UnicodeEncodeError:
+        raise Refusal(f"{file}: the file's name and the script's must be text in UTF-8; choose another name") from None
+    try:
+        with file.open("xb") as opened:
+            opened.write(content)
     except FileExistsError:
         raise Refusal(f"{file}: exists already, and is not overwritten; choose another name") from None
     except OSError as error:

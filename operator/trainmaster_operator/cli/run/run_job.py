@@ -63,7 +63,7 @@ def prepare(options: RunOptions) -> Prepared | str:
     """Return a run that has passed all checks, or a text if there is nothing to do. Raise Refusal before anything is
     created."""
     document, given = load_job(options.job, here=Path.cwd())
-    out = Path(os.path.expanduser(options.out or Path("runs") / given.metadata.name)).resolve()
+    out = local_run_checks.absolute(options.out or Path("runs") / given.metadata.name, Path.cwd())
     localized = local_run_checks.localized(document.value, Path.cwd(), out)
     job = DistributedTrainingJob.model_validate(localized)
     encoded_faults = run_faults.parse(options.faults, job)

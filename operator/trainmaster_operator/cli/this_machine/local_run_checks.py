@@ -18,7 +18,7 @@ from trainmaster.contract.launch.own_parser_process import OwnParsers
 from trainmaster_operator.api.job_spec import CONTROLLER, Framework, JobSpec
 from trainmaster_operator.api.validation import partial_model, pod_template
 from trainmaster_operator.api.validation.problem import Problem
-from trainmaster_operator.cli.refusal import why
+from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.this_machine import (
     cuda_devices,
     device_plan,
@@ -45,18 +45,18 @@ def localized(document: dict[str, Any], directory: Path, out: Path) -> dict[str,
     evaluation = training.get("evaluation") if training is not None else None
     for part in (training, evaluation):
         if part is not None and not part["data"]["path"].startswith("@"):
-            part["data"]["path"] = str(_absolute(part["data"]["path"], directory))
+            part["data"]["path"] = str(absolute(part["data"]["path"], directory))
         if part is not None and "tokenizer" in part["data"].get("options", {}):
-            part["data"]["options"]["tokenizer"] = str(_absolute(part["data"]["options"]["tokenizer"], directory))
+            part["data"]["options"]["tokenizer"] = str(absolute(part["data"]["options"]["tokenizer"], directory))
     checkpoint = spec.setdefault("checkpoint", {})
     # A directory on a volume of the cluster does not exist on this machine.
     given = None if checkpoint.pop("volume", None) else checkpoint.get("directory")
-    checkpoint["directory"] = str(_absolute(given or str(out / "checkpoints"), directory))
+    checkpoint["directory"] = str(absolute(given or str(out / "checkpoints"), directory))
     if checkpoint.get("resume", "Auto") not in ("Auto", "Never"):
-        checkpoint["resume"] = str(_absolute(checkpoint["resume"], directory))
+        checkpoint["resume"] = str(absolute(checkpoint["resume"], directory))
     if spec.get("framework", "Trainmaster") != "Trainmaster":
         container = spec["workers"]["template"]["spec"]["containers"][0]
-        container["workingDir"] = str(_absolute(container.get("workingDir", "."), directory))
+        container["workingDir"] = str(absolute(container.get("workingDir", "."), directory))
     return job
 
 
@@ -120,10 +120,10 @@ def _device_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
 
 
 def _located(data: DataConfig, directory: Path) -> DataConfig:
-    path = data.path if data.path.startswith("@") else str(_absolute(data.path, directory))
+    path = data.path if data.path.startswith("@") else str(absolute(data.path, directory))
     options = data.options
     if isinstance(tokenizer := options.get("tokenizer"), str):
-        options = {**options, "tokenizer": str(_absolute(tokenizer, directory))}
+        options = {**options, "tokenizer": str(absolute(tokenizer, directory))}
     return data.model_copy(update={"path": path, "options": options})
 
 
@@ -133,7 +133,7 @@ def _command_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     container = spec.container()
     if any(container_variables.problems(container)):
         return
-    folder = _absolute(container.get("workingDir") or ".", directory)
+    folder = absolute(container.get("workingDir") or ".", directory)
     if spec.command() and not folder.is_dir():
         yield Problem((*_CONTAINER, "workingDir"), f"{folder} is not a folder")
         return
@@ -182,7 +182,7 @@ def _checkpoint_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     if spec.checkpoint.resume in ("Auto", "Never"):
         return
     path = ("spec", "checkpoint", "resume")
-    directory = _absolute(spec.checkpoint.resume, directory)
+    directory = absolute(spec.checkpoint.resume, directory)
     manifest = directory / "manifest.json"
     if not directory.is_dir():
         yield Problem(path, f"there is no checkpoint {directory}; Auto, Never or the folder of one is expected")
@@ -205,7 +205,7 @@ def _checkpoint_folder_problems(spec: JobSpec, directory: Path) -> Iterator[Prob
     at once, because the permissions of a folder don't say what its file system allows."""
     if spec.checkpoint.directory is None or spec.checkpoint.volume is not None:
         return
-    folder = _absolute(spec.checkpoint.directory, directory)
+    folder = absolute(spec.checkpoint.directory, directory)
     there = next(place for place in (folder, *folder.parents) if place.exists())
     try:
         with tempfile.TemporaryDirectory(dir=there):
@@ -216,6 +216,12 @@ def _checkpoint_folder_problems(spec: JobSpec, directory: Path) -> Iterator[Prob
         yield Problem(("spec", "checkpoint", "directory"), words)
 
 
-def _absolute(path: str, directory: Path) -> Path:
-    # Unlike that of Path, this `expanduser` leaves the home of an unknown user as it is, as shells do.
-    return (directory / os.path.expanduser(path)).resolve()
+def absolute(path: str | Path, directory: Path) -> Path:
+    """Return a path that `directory` completes. Raise Refusal for one that cannot be written into a job."""
+    try:
+        # Unlike that of Path, this `expanduser` leaves the home of an unknown user as it is, as shells do.
+        found = (directory / os.path.expanduser(path)).resolve()
+        str(found).encode()
+    except ValueError:  # A null character, bytes that are no text, or characters that the locale cannot encode.
+        raise Refusal(f"{str(path)!a}: a path in UTF-8 without null characters is expected") from None
+    return found
