@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.planning.world import job_spec, script_spec
+from tests.planning.world import job_spec, running, script_spec
 from trainmaster_operator.api.validation import cross_field_rules
 from trainmaster_operator.planning.rounds import allowed_sizes
 
@@ -106,3 +107,32 @@ def test_the_sizes_of_a_script_take_no_memory_for_each_of_them() -> None:
     template = script_spec(4).workers.template
     spec = script_spec(workers={"replicas": 4, "min": 1, "max": 100_000, "template": template})
     assert allowed_sizes.legal(spec) == range(1, 100_001)
+
+
+class Looked(Sequence[int]):
+    """The numbers from 1 to 100,000, and how many of them were looked at."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, at: Any) -> Any:
+        found = range(1, 100_001)[at]
+        self.times += len(found) if isinstance(at, slice) else 1
+        return found
+
+
+def test_a_pass_does_not_look_at_every_size_that_a_job_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = Looked()
+    monkeypatch.setattr(allowed_sizes, "_all_legal", lambda spec: sizes)
+    template = script_spec(4).workers.template
+    world = running(script_spec(workers={"replicas": 6, "min": 1, "max": 100_000, "template": template}))
+    world.pod(0, phase="Failed", exit_code=1)
+    world.settle()
+    sizes.times = 0
+    world.now += 400
+    world.plan()
+    assert 0 < sizes.times < 2_000
+    assert allowed_sizes.explain_rounding(world.spec).endswith("they allow 6, or 7")

@@ -37,7 +37,7 @@ def next_size(view: View) -> int | None:
     if wish == size or allowed_sizes.cools_down(view):
         return None
     there = size + sum(1 for slot in view.parked if _starts_at_once(view, slot))
-    fits = allowed_sizes.largest((n for n in allowed_sizes.legal(view.spec) if n <= wish), there)
+    fits = allowed_sizes.largest(allowed_sizes.legal(view.spec), min(wish, there))
     if fits is None or fits <= size:
         return None
     # Missing pods are worth a wait, so that one resize is enough.

@@ -3,7 +3,8 @@ have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from functools import lru_cache
 
 from trainmaster.contract.config import BatchConfig, ParallelismConfig, share_of_each_rank
@@ -62,8 +63,8 @@ def wished(spec: JobSpec) -> int:
 def explain_rounding(spec: JobSpec) -> str:
     """Return what people read if workers.replicas is no legal size."""
     asked = spec.workers.replicas
-    above = next((n for n in legal(spec) if n > asked), None)
-    larger = f", or {above}" if above is not None else ""
+    sizes = legal(spec)
+    larger = f", or {sizes[at]}" if (at := bisect_right(sizes, asked)) < len(sizes) else ""
     return f"the parallelism and the batch do not allow {counted(asked, 'pod')}; they allow {wished(spec)}{larger}"
 
 
@@ -90,23 +91,27 @@ def openable(view: View, forms_for_s: float) -> list[int]:
     if wish < size:
         found = [wish]
     elif wish > size and not cools_down(view):
-        found = [n for n in reversed(legal(view.spec)) if size < n <= wish] + [size]
+        sizes = legal(view.spec)
+        found = [*reversed(sizes[bisect_right(sizes, size) : bisect_right(sizes, wish)]), size]
     if view.spec.workers.min is not None and forms_for_s >= view.spec.recovery.elastic.waitSeconds:
         found += reversed(below(view, found[-1]))
     return found
 
 
-def below(view: View, size: int) -> list[int]:
+def below(view: View, size: int) -> Sequence[int]:
     """Return the legal sizes below `size` to which a job may shrink by itself, ascending."""
     spec = view.spec
     if spec.workers.min is None or wanted(view) != wished(spec):
-        return []
-    return [n for n in legal(spec) if n < size]
+        return ()
+    sizes = legal(spec)
+    return sizes[: bisect_left(sizes, size)]
 
 
-def largest(sizes: Iterable[int], limit: int) -> int | None:
-    """Return the largest of `sizes` that is not above `limit`; None if there is none."""
-    return max((n for n in sizes if n <= limit), default=None)
+def largest(sizes: Sequence[int], limit: int) -> int | None:
+    """Return the largest of `sizes`, which are ascending, that is not above `limit`; None if there is none. A job may
+    have 100,000 sizes, and each pass asks."""
+    at = bisect_right(sizes, limit)
+    return sizes[at - 1] if at else None
 
 
 def cools_down(view: View) -> bool:
