@@ -16,7 +16,7 @@ from tests.api import jobs
 from trainmaster.contract.config import PipelineConfig, TrainingConfig
 from trainmaster.errors import ConfigError
 from trainmaster.models import allowed_parallelism as rules
-from trainmaster.tools.planner import communication, schedules, trace
+from trainmaster.tools.planner import communication, layouts, schedules, trace
 from trainmaster.tools.planner.estimate import best_first, estimate, with_fastest_micro_batch
 from trainmaster.tools.planner.layouts import Layout, legal, micro_batches_to_compare, nearest
 from trainmaster.tools.planner.machine import Machine
@@ -108,6 +108,20 @@ def test_the_nearest_numbers_of_ranks_are_found() -> None:
     assert not [*legal(job, 7)]
     below, above = nearest(job, 7)
     assert [n for n in range(below, above + 1) if any(legal(job, n))] == [below, above]
+
+
+def test_of_thousands_of_products_only_those_that_divide_the_batch_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    allowed = layouts._allowed
+
+    def counting(job: TrainingConfig, parallelism: dict[str, Any], ranks: int) -> Layout | None:
+        tried.append(parallelism["dpReplicate"] * parallelism["dpShard"])
+        return allowed(job, parallelism, ranks)
+
+    monkeypatch.setattr(layouts, "_allowed", counting)
+    job = config()
+    assert [*legal(job, 1024)]
+    assert {job.batch.global_ % data for data in tried} == {0}
 
 
 @pytest.mark.parametrize(

@@ -190,10 +190,16 @@ def _allowed(config: TrainingConfig, parallelism: dict[str, Any], ranks: int) ->
 
 
 def _products(config: TrainingConfig, ranks: int) -> Iterator[dict[str, Any]]:
-    """Yield `parallelism` for every product of degrees that is `ranks`."""
+    """Yield `parallelism` for every product of degrees that is `ranks` and whose data-parallel ranks divide the batch.
+
+    Others would be refused, and 1,024 ranks have thousands of products.
+    """
     given = config.parallelism.model_dump(mode="json", exclude_none=True)
+    batch = config.batch.at(ranks).global_
     for pp, tp, cp, shard in _factors(ranks, 4):
         replicate = ranks // (pp * tp * cp * shard)
+        if batch % (replicate * shard):
+            continue
         for ep in divisors(shard * cp):
             axes = {"pp": pp, "tp": tp, "cp": cp, "ep": ep}
             fields: dict[str, Any] = {"dpReplicate": replicate, "dpShard": shard}
