@@ -51,8 +51,8 @@ def read(
             f"the data has changed since {checkpoint} was made: its order can't be continued. "
             f"Restore the data, or start a new run from these weights in another folder"
         )
-    now, before = _order(source), cursor.get("source") or {}
-    changed = [name for name in now if before.get(name, now[name]) != now[name]]
+    order, before = _order(source), cursor.get("source") or {}
+    changed = [name for name in order if before.get(name, order[name]) != order[name]]
     if changed:
         ranges = merged([*cursor.get("skipped", []), *asked])
         # Positions keep their numbers: by these the operator knows which checkpoints were made with them.

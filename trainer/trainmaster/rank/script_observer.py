@@ -216,7 +216,7 @@ class _Observer:
         """
         handler = getattr(module, "CompilationCallbackHandler", None)
         original = getattr(handler, "run_start_callbacks", None)
-        if original is None or self.own_loop:
+        if handler is None or original is None or self.own_loop:
             return
 
         @functools.wraps(original)  # torch._dynamo.reset() forgets registered callbacks
