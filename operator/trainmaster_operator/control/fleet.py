@@ -242,7 +242,7 @@ class Fleet:
         return [slot.report for slot in job.slots.values() if slot.report is not None and slot.round == job.round]
 
     def usage(self, key: Key) -> JobUsage:
-        """Return what the job's pods have used since this leader hears them."""
+        """Return what the job's pods have used since this leader first heard them."""
         return job.usage.total(self.reports(key)) if (job := self._jobs.get(key)) else JobUsage()
 
     def connected(self) -> int:

@@ -164,7 +164,8 @@ LIVE: tuple[Family, ...] = (
     ),
     Family(
         "cpu_seconds_total", "counter", (), "seconds", AGENTS + ": control group",
-        "CPU time of the containers that run ranks, over all pods that a running job has had.",
+        "CPU time of the containers that run ranks, over all pods that a running job has had since the present leader "
+        "began to lead.",
         "rate() is the number of busy cores; compare it with the requests of the template.",
     ),
     Family(
@@ -185,14 +186,14 @@ LIVE: tuple[Family, ...] = (
     ),
     Family(
         "network_receive_bytes_total", "counter", (), "bytes", AGENTS + ": /proc/net/dev",
-        "Bytes that the pods of a running job have received, without the loopback. With hostNetwork: the bytes of "
-        "the node. Absent in a local run.",
+        "Bytes that the pods of a running job have received since the present leader began to lead, without the "
+        "loopback. With hostNetwork: the bytes of the node. Absent in a local run.",
         "Compare rate() with the bandwidth of the network; RDMA is not counted here.",
     ),
     Family(
         "network_transmit_bytes_total", "counter", (), "bytes", AGENTS + ": /proc/net/dev",
-        "Bytes that the pods of a running job have sent, without the loopback. With hostNetwork: the bytes of the "
-        "node. Absent in a local run.",
+        "Bytes that the pods of a running job have sent since the present leader began to lead, without the "
+        "loopback. With hostNetwork: the bytes of the node. Absent in a local run.",
         "Compare rate() with the bandwidth of the network; RDMA is not counted here.",
     ),
     Family(
