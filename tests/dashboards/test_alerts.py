@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from charts.generate import CHART, ROOT
 from tests.dashboards.asking import rules
 from tests.dashboards.prometheus import promtool
+from trainmaster_operator.runtime.pass_retries import LONGEST_RETRY_S
 
 FILE = CHART / "files" / "alerts.yaml"
 ALERTS = {rule["alert"]: rule for rule in rules(FILE)}
@@ -23,6 +25,8 @@ JOB = 'namespace="lab",job="gpt"'
 OPERATOR = 'namespace="ops",pod="op-1",instance="10.0.0.4:8080"'
 IN_JOB = {"namespace": "lab", "job": "gpt"}
 IN_OPERATOR = {"namespace": "ops"}
+RETRIES = " ".join(f"{errors}x{math.ceil(LONGEST_RETRY_S / 60) - 1}" for errors in range(6))
+"""Errors of a job that the operator tries as seldom as it ever does."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,10 @@ CASES: dict[str, Case] = {
          f"trainmaster_crd_fields_unknown{{{OPERATOR}}}": "0x20"},
     ),
     "TrainmasterReconcileErrors": Case(
-        "20m", IN_OPERATOR, "The Trainmaster operator in ops fails to handle some job again and again.",
-        {f'trainmaster_reconcile_total{{{OPERATOR},result="error"}}': "0+1x30"},
-        {f'trainmaster_reconcile_total{{{OPERATOR},result="error"}}': "4x30",
-         f'trainmaster_reconcile_total{{{OPERATOR},result="ok"}}': "0+9x30"},
+        "45m", IN_OPERATOR, "The Trainmaster operator in ops fails to handle some job again and again.",
+        {f'trainmaster_reconcile_total{{{OPERATOR},result="error"}}': RETRIES},
+        {f'trainmaster_reconcile_total{{{OPERATOR},result="error"}}': "0x25 13x30",
+         f'trainmaster_reconcile_total{{{OPERATOR},result="ok"}}': "0+9x60"},
     ),
     "TrainmasterApiCallsFail": Case(
         "15m", {**IN_OPERATOR, "reason": "WebhookFailed"},
