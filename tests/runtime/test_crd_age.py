@@ -15,6 +15,7 @@ from trainmaster_operator.cluster.port import JOB, Forbidden, Object
 from trainmaster_operator.runtime import crd_version
 from trainmaster_operator.runtime.crd_version import Difference, compare
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
+from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 NAMED = {"x-kubernetes-group-version-kind": [{"group": "trainmaster.dev", "version": "v1alpha1", "kind": JOB}]}
 OPENAPI = "/openapi/v3/apis/trainmaster.dev/v1alpha1"
@@ -75,6 +76,26 @@ def test_a_newer_definition_is_told_with_the_fields_that_are_not_obeyed(caplog: 
     (message,) = caplog.messages
     assert "is newer than this operator, which does not obey spec.recovery.rules[].mood, spec.teleport; " in message
     assert b"trainmaster_crd_fields_unknown 2.0" in metrics.render(0.0)
+
+
+def test_the_metrics_follow_an_upgrade_of_the_definition_and_a_difference_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        server, metrics = Server(published(older)), Metrics()
+        following = asyncio.create_task(crd_version.report_repeatedly(server, metrics))
+        await asyncio.sleep(2.5 * crd_version.COMPARE_AGAIN_S)
+        server.answer = Forbidden("not for you")
+        await asyncio.sleep(crd_version.COMPARE_AGAIN_S)
+        assert b"trainmaster_crd_fields_missing 2.0" in metrics.render(0.0), "a refusal tells nothing new"
+        server.answer = published()
+        await asyncio.sleep(crd_version.COMPARE_AGAIN_S)
+        assert b"trainmaster_crd_fields_missing 0.0" in metrics.render(0.0)
+        following.cancel()
+
+    run_virtual(test())
+    (message,) = caplog.messages
+    assert "is older than this operator" in message
 
 
 def test_many_fields_are_counted_after_the_first_few() -> None:

@@ -7,6 +7,7 @@ read it, so no further right is needed.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 log = logging.getLogger(__name__)
 
 SHOWN = 5  # Maximum number of fields in a message.
+COMPARE_AGAIN_S = 300.0  # A definition may be upgraded without a restart of the operator.
 
 
 class Publishes(Protocol):
@@ -57,22 +59,31 @@ def compare(published: Object, expected: Object | None = None) -> Difference:
     return Difference(_outermost(here - there), _outermost(there - here))
 
 
-async def report(cluster: Publishes, metrics: Metrics) -> Difference | None:
-    """Log how the definition in the cluster differs, and set the metrics. Return None if the API server does not
-    publish a schema."""
+async def report(cluster: Publishes, metrics: Metrics, known: Difference | None = None) -> Difference | None:
+    """Set the metrics, and log how the definition in the cluster differs unless that is `known` already. Return the
+    difference; `known` if the API server does not publish a schema."""
     try:
         published = await cluster.published_schema(JOB)
     except ApiError as error:
         log.info("the schema of jobs could not be read: %s", error)
-        return None
+        return known
     if published is None:
-        return None
+        return known
     found = compare(published)
     metrics.crd_missing.set(len(found.missing))
     metrics.crd_unknown.set(len(found.unknown))
-    for sentence in found.sentences():
-        log.warning("%s", sentence)
+    if found != known:
+        for sentence in found.sentences():
+            log.warning("%s", sentence)
     return found
+
+
+async def report_repeatedly(cluster: Publishes, metrics: Metrics) -> None:
+    """Report differences until cancelled, each one once."""
+    known: Difference | None = None
+    while True:
+        known = await report(cluster, metrics, known)
+        await asyncio.sleep(COMPARE_AGAIN_S)
 
 
 def _fields(schema: Object) -> Iterator[str]:

@@ -119,7 +119,11 @@ class Replica:
                 self._stop_when_asked(operator),
                 operator.lag.run(),
                 self._operate(
-                    operator, election, authority, control_socket, partial(crd_version.report, cluster, metrics)
+                    operator,
+                    election,
+                    authority,
+                    control_socket,
+                    partial(crd_version.report_repeatedly, cluster, metrics),
                 ),
             )
 
@@ -129,7 +133,7 @@ class Replica:
         election: Election,
         authority: Authority,
         control_socket: socket.socket,
-        report_definition: Callable[[], Awaitable[object]],
+        report_definition: Callable[[], Awaitable[None]],
     ) -> None:
         due_s = await self._load(operator, authority)
         count = operator.metrics.channel_requests.labels
@@ -151,8 +155,12 @@ class Replica:
             finally:
                 await control.stop()  # At once, so that agents look for the next leader.
 
+        async def compare_definition() -> None:
+            await operator.jobs.synced.wait()  # Before this there may be no definition.
+            await report_definition()
+
         await until_one_ends(
-            lead_or_wait(), self._renew(operator, authority, due_s), self._watch(operator, report_definition)
+            lead_or_wait(), self._renew(operator, authority, due_s), compare_definition(), self._watch(operator)
         )
 
     async def _load(self, operator: Operator, authority: Authority) -> float:
@@ -179,10 +187,9 @@ class Replica:
             await authority.publish_bundle()
         return due_s
 
-    async def _watch(self, operator: Operator, report_definition: Callable[[], Awaitable[object]]) -> None:
+    async def _watch(self, operator: Operator) -> None:
         # Before this the kind of jobs may not exist yet, and kopf looks for kinds only when it starts.
         await operator.jobs.synced.wait()
-        await report_definition()
         login = login_with(self._options.kubeconfig, lambda: datetime.now(timezone.utc) + FRESH)
         await watch_jobs(
             operator.jobs.feed, login, self._random, self._options.watch_namespace, started=self._take_signals

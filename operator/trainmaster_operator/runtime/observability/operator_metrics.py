@@ -121,14 +121,14 @@ class Metrics:
         )
         self.crd_missing = Gauge(
             "trainmaster_crd_fields_missing",
-            "Fields of jobs that this operator knows and the cluster's CustomResourceDefinition lacks, when the "
-            "operator starts: above 0 the definition is older.",
+            "Fields of jobs that this operator knows and the cluster's CustomResourceDefinition lacks: above 0 the "
+            "definition is older. It is compared every five minutes.",
             registry=self.registry,
         )
         self.crd_unknown = Gauge(
             "trainmaster_crd_fields_unknown",
-            "Fields of jobs that the cluster's CustomResourceDefinition has and this operator doesn't know, when "
-            "the operator starts: above 0 the definition is newer.",
+            "Fields of jobs that the cluster's CustomResourceDefinition has and this operator doesn't know: above 0 "
+            "the definition is newer. It is compared every five minutes.",
             registry=self.registry,
         )
         self.agents_lost = Counter(
