@@ -268,6 +268,15 @@ def test_a_first_checkpoint_that_does_not_come_grows_old_from_the_first_step_on(
     assert value(found, "checkpoint_age_seconds", "never", tier="storage") is None
 
 
+def test_a_checkpoint_does_not_grow_old_while_its_job_is_suspended() -> None:
+    """An alert would say that three days of work can be lost, minutes after the job was resumed."""
+    saved = CheckpointStatus(step=50, round=3, time=rfc3339(NOW - 72 * HOUR))
+    resumed = record("resumed", phase=JobPhase.RUNNING, startTime=rfc3339(NOW - 600), checkpoint=saved)
+    found = series(metrics(), resumed)
+    assert value(found, "checkpoint_age_seconds", "resumed", tier="storage") == 600
+    assert value(found, "checkpoint_step", "resumed", tier="storage") == 50
+
+
 def test_what_is_known_of_a_job_is_written_again_only_if_its_record_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

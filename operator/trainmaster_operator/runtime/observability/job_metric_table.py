@@ -141,8 +141,8 @@ LIVE: tuple[Family, ...] = (
     Family(
         "checkpoint_age_seconds", "gauge", ("tier",), "seconds", STATUS,
         "Age of that checkpoint, since the operator learnt of it. storage: before the first one, the time since the "
-        "first step. memory: estimated from "
-        "the number of steps since then and the duration of a step.",
+        "first step; after a resume, at most the time since the resume. memory: estimated from the number of steps "
+        "since then and the duration of a step.",
         "If it is much more than checkpoint.every steps take, look for the conditions CheckpointFailed and "
         "CheckpointStalled.",
     ),

@@ -164,7 +164,8 @@ def _of_checkpoints(record: JobRecord, usage: JobUsage, now: float) -> Iterator[
         yield "checkpoint_step", (STORAGE,), saved.step
     saved_at = saved.time if saved is not None else status.firstStepAt if spec.checkpoint.folder else ""
     if saved_at:
-        yield "checkpoint_age_seconds", (STORAGE,), since(saved_at, now)
+        # While a job is suspended it does nothing that could be lost.
+        yield "checkpoint_age_seconds", (STORAGE,), since(max(saved_at, status.startTime), now)
     pause = status.pauses.get("save")
     stands_still_s = pause.typical if pause is not None and pause.count else None
     if spec.ram is None:
