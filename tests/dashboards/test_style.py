@@ -15,6 +15,7 @@ from charts.dashboards import operator_dashboard, signs
 from charts.dashboards import panels as looks
 from tests.dashboards.asking import VARIABLE, Asked, all_asked, dashboards, everything, of_panels, panels
 from tests.dashboards.exported import labels_by_series
+from trainmaster_operator.runtime.observability import job_metric_values
 
 DASHBOARDS = dashboards()
 PANELS = [(uid, panel) for uid, dashboard in DASHBOARDS.items() for panel in panels(dashboard)]
@@ -236,6 +237,11 @@ def test_an_older_chart_beside_a_newer_operator_asks_for_metrics_that_are_still_
     assert ever <= EXPORTED.keys(), "a metric that an older chart asks for is gone"
     now = {name for asked in all_asked() for name in re.findall(r"\btrainmaster_\w+", asked.expr)}
     assert now <= ever, "add what the chart asks for now to asked_metrics.txt, and remove nothing from it"
+
+
+def test_conditions_that_alerts_and_panels_name_are_not_the_ones_that_a_job_with_many_conditions_leaves_out() -> None:
+    found = (re.findall(r'condition=~?"([\w|]+)"', asked.expr) for asked in all_asked())
+    assert {kind for kinds in found for one in kinds for kind in one.split("|")} == set(job_metric_values._FIRST)
 
 
 @pytest.mark.parametrize("asked", [*of_panels()], ids=lambda asked: asked.where)

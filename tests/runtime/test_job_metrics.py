@@ -214,7 +214,7 @@ def test_every_number_of_a_busy_job() -> None:
 
 def test_conditions_that_tell_of_trouble_come_first() -> None:
     found = series(metrics(), busy())
-    kinds = {"Unprotected", "RevisionPending", "CheckpointFailed", "CheckpointStalled"}
+    kinds = {"Held", "Unprotected", "CheckpointFailed", "CheckpointStalled"}
     assert labels_of(found, "condition", "condition") == kinds
     calm = record(conditions=[Condition(type=kind, status="True", reason=kind) for kind in ("Running", "Scheduled")])
     assert labels_of(series(metrics(), calm), "condition", "condition") == {"Running", "Scheduled"}

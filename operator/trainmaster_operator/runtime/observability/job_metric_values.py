@@ -26,7 +26,8 @@ STANDS_AFTER_S = 60.0
 STANDS_AFTER_STEPS = 10
 """A job that has completed no step for so many seconds, and for so many steps' usual time, has no rate any more."""
 
-_USUAL = ("Scheduled", "Running", "Complete", "Suspended")  # Conditions that report no problem.
+_FIRST = ("Failed", "Held", "ReconcileError", "CheckpointFailed", "CheckpointStalled")  # Alerts and signs name these.
+_USUAL = ("Scheduled", "Running", "Complete", "Suspended", "SizeAsWished")  # Conditions that report no problem.
 _LABEL_CHARACTERS = 64
 
 
@@ -59,9 +60,10 @@ def steps(status: JobState, now: float) -> bool:
 
 
 def conditions(status: JobState) -> list[tuple[str, str]]:
-    """Return type and reason of the conditions that are true, those that report a problem first."""
+    """Return type and reason of the conditions that are true, those that report a problem first. Among these, the
+    ones of which alerts and dashboards speak come first, because only MOST_CONDITIONS are returned."""
     held = [(c.type, c.reason) for c in status.conditions if c.status == "True"]
-    return sorted(held, key=lambda condition: condition[0] in _USUAL)[:MOST_CONDITIONS]
+    return sorted(held, key=lambda one: (one[0] in _USUAL, one[0] not in _FIRST))[:MOST_CONDITIONS]
 
 
 def waits_for(status: JobState) -> str:
