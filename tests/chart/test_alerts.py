@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from charts.generate import CHART
+from charts.generate import CHART, ROOT
 from docs.generate import metrics_page
 from tests.chart.rendering import EVERYTHING, only, render
 
@@ -62,6 +62,15 @@ def test_an_alert_speaks_of_labels_that_its_expression_keeps(alert: str) -> None
     kept = set(re.split(r",\s*", ",".join(re.findall(r"by \(([^)]*)\)", rule["expr"]))))
     said = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
     assert said <= kept
+
+
+def test_a_plain_prometheus_that_scrapes_as_the_page_shows_has_the_labels_by_which_alerts_name_an_operator() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    shown = page.split("## With a plain Prometheus")[1].split("```")[1]
+    (scrape,) = yaml.safe_load(shown)["scrape_configs"]
+    of_operators = {"namespace", "pod"} & set(re.findall(r"\w+", " ".join(rule["expr"] for rule in ALERTS.values())))
+    assert {one["target_label"] for one in scrape["relabel_configs"]} == of_operators == {"namespace", "pod"}
+    assert scrape["honor_labels"], "the namespace of a training job is that of the job"
 
 
 def test_the_rules_reach_prometheus_as_they_stand_in_the_file() -> None:
