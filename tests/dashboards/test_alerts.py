@@ -257,6 +257,12 @@ def test_every_runbook_belongs_to_an_alert() -> None:
     assert linked == pages
 
 
+def test_a_runbook_shows_the_logs_of_all_operators_since_only_the_leaders_has_the_errors() -> None:
+    """kubectl shows the log of one pod of a Deployment, whichever it finds first."""
+    for page in (ROOT / "docs" / "runbooks").glob("*.md"):
+        assert "kubectl logs deployment/" not in page.read_text(), page.name
+
+
 def test_the_value_of_the_chart_moves_all_links() -> None:
     from charts.generate import render
 
