@@ -91,7 +91,7 @@ def test_compose_runs_the_demo_as_another_user_and_its_report_and_metrics_come_o
     file.parent.mkdir()
     file.write_text(yaml.safe_dump(asked))
     words = [*composer, f"--project-name={PROJECT}", f"--file={file}"]
-    environment = {**engine.environment, "UID": "1234", "GID": "1234"}
+    environment = {**engine.environment, "RUN_AS": "1234:1234"}
     run(*words, "up", "--detach", "--no-build", env=environment)
     try:
         container = run(*words, "ps", "--quiet", "demo", env=environment).strip()

@@ -6,6 +6,7 @@ import http.client
 import http.server
 import importlib.util
 import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,18 @@ def test_the_image_has_the_command_and_all_that_a_run_without_a_cluster_imports(
     assert '*o["local"]' in DOCKERFILE
     assert "COPY docker/demo.py /installed/usr/local/bin/demo" in DOCKERFILE
     assert (ROOT / "docker" / "demo.py").stat().st_mode & 0o111
+
+
+def test_compose_asks_for_a_variable_that_bash_lets_a_person_set() -> None:
+    """UID is read-only in bash: `UID=... docker compose` fails there, and the demo would run as user 1000."""
+    compose = (ROOT / "docker" / "compose.yaml").read_text()
+    (service,) = yaml.safe_load(compose)["services"].values()
+    found = re.fullmatch(r"\$\{(\w+):-1000:1000\}", service["user"])
+    assert found is not None
+    name = found[1]
+    assert f"mkdir -p runs && {name}=$(id -u):$(id -g) docker compose" in compose
+    done = subprocess.run(["bash", "-c", f"{name}=7:8 printenv {name}"], capture_output=True, text=True, check=False)
+    assert done.stdout == "7:8\n", done.stderr
 
 
 def test_compose_publishes_the_metrics_to_this_machine_alone_and_brings_the_report_out() -> None:
