@@ -1,5 +1,5 @@
 """What to do with each metric of the whole operator, for docs/metrics.md. The metrics of single jobs are in
-job_families.py."""
+job_metric_table.py."""
 
 from __future__ import annotations
 
