@@ -10,7 +10,7 @@ import pytest
 from tests.planning.test_pending import waiting
 from tests.planning.world import World, job_spec, opened, running
 from trainmaster_operator.api.compact_lists import unpack_counts
-from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
+from trainmaster_operator.planning.facts.job_state import JobPhase, ReleasedStatus, Restarts
 from trainmaster_operator.planning.facts.observation import NewPlaces, Observation, PodRecord, Refusal
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.placement import gang_release
@@ -136,6 +136,14 @@ def test_nothing_is_given_back_while_a_gate_holds_back_a_pod() -> None:
     assert not world.plan().intent  # it is counted from here
     world.now += 2 * HOLD_S
     assert world.plan().intent
+
+
+def test_pods_are_given_back_as_well_after_thousands_of_vain_attempts() -> None:
+    world = overdue()
+    world.status.released = ReleasedStatus(times=5000, retryAt=world.status.startTime)
+    assert world.write().intent
+    assert world.status.released is not None
+    assert world.status.released.times == 5001
 
 
 def test_a_job_may_hold_on_for_ever() -> None:

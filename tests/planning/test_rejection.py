@@ -7,7 +7,7 @@ import pytest
 from tests.planning.test_nodes import on_nodes
 from tests.planning.test_pending import scheduled, waiting
 from tests.planning.world import World, job_spec, running
-from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
+from trainmaster_operator.planning.facts.job_state import JobPhase, ReleasedStatus, Restarts
 
 PRESSURE = "Pod was rejected: The node had condition: [DiskPressure]. "
 
@@ -79,3 +79,12 @@ def test_a_successor_that_is_turned_away_counts_nothing_beside_its_cause() -> No
     assert world.status.restarts == Restarts(inPlace=0, pod=1, full=0, free=0)
     assert (world.status.incarnations, world.status.phase) == ("0,2,0*2", JobPhase.RECOVERING)
     assert len(world.status.recoveries) == 1
+
+
+def test_a_node_that_rejects_pods_for_days_is_still_asked_once_a_minute() -> None:
+    world = waiting(job_spec(recovery={"agentLostSeconds": 1e6}), slots=())
+    world.status.released = ReleasedStatus(times=5000)
+    turned_away(world, 1)
+    world.write()
+    del world.pods[1]
+    assert world.plan().requeue_after_s == pytest.approx(60.0)

@@ -25,6 +25,7 @@ from trainmaster_operator.planning.placement import scheduling_gates
 SCHEDULED = "Scheduled"  # The condition that says since when pods find no place.
 FIRST_RETRY_S = 20.0
 LONGEST_RETRY_S = 600.0
+MOST_DOUBLINGS = 16  # Far more than the longest wait needs. A job may try for weeks, and 2.0 ** 1024 is no float.
 FRESH_S = 600.0
 """Seconds for which a sign that places appear delays the deletion; `scheduling.releaseSeconds` if that is less."""
 SIGNS_COUNT_FOR = 4
@@ -39,7 +40,8 @@ def release(view: View) -> Change | None:
     if due is None or due > 0:
         return None
     times = _times(view) + 1
-    wait = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** (times - 1)) * (0.5 + _share(view, f"away {times}"))
+    longest = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(times - 1, MOST_DOUBLINGS))
+    wait = longest * (0.5 + _share(view, f"away {times}"))
     placed = sum(1 for pod in view.pods if _holds(pod))
     return changed(
         view.status,
