@@ -55,6 +55,17 @@ def test_what_can_no_longer_count_is_forgotten() -> None:
     assert [(s.rung, s.step) for s in kept] == [(Rung.POD, 3), (Rung.IN_PLACE, 10)]
 
 
+def test_restarts_that_were_merged_leave_the_window_like_any_other() -> None:
+    """Of a failure every 100 s, 36 count in an hour, however long the job has run."""
+    limits = BudgetSpec(inPlace=60, windowSeconds=3600, perCause=100)
+    entries: list[Spent] = []
+    for number in range(1000):
+        now = NOW + 100 * number
+        entries = failure_budget.charge(limits, entries, Rung.IN_PLACE, "Crash", number, now)
+        assert failure_budget.left(limits, entries, "Crash", Rung.IN_PLACE, number + 1, now + 1) >= 20
+        assert failure_budget.without_progress(entries, "Crash", Rung.IN_PLACE, number) == 1
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from([Rung.IN_PLACE, Rung.POD]), st.sampled_from("ab"), st.integers(0, 3)), max_size=90

@@ -11,8 +11,8 @@ from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 LADDER = (Rung.IN_PLACE, Rung.POD, Rung.FULL)
 
 ENTRIES = 32
-"""Maximum number of entries that the status keeps. Beyond it the oldest entries are merged and keep the later of
-their two times, so no restart is forgotten."""
+"""Maximum number of entries that the status keeps. Beyond it neighbouring entries are merged. The merged entry has the
+later of the two times, so no restart is forgotten too early."""
 
 FREE_WITHOUT_PROGRESS = 3
 """Number of free restarts for the same cause without progress, for causes within the job such as a lost store."""
@@ -59,25 +59,31 @@ def charge(budget: BudgetSpec, spent: Sequence[Spent], rung: Rung, cause: str, s
     ]
     kept.append(Spent(time=rfc3339(now), rung=rung, cause=cause, step=step))
     while len(kept) > ENTRIES:
-        kept = _merged(kept)
+        kept = _merged(kept, step)
     return kept
 
 
-def _merged(spent: list[Spent]) -> list[Spent]:
-    """Return one entry less: two entries with the same rung, cause and, if possible, step become one, the oldest
-    first."""
-    for same_step in (True, False):
-        seen: dict[tuple[Rung, str, int], int] = {}
-        for at, entry in enumerate(spent):
-            key = (entry.rung, entry.cause, entry.step if same_step else 0)
-            if key in seen:
-                older = spent[seen[key]]
-                both = {"count": older.count + entry.count, "step": max(older.step, entry.step)}
-                return [
-                    *spent[: seen[key]],
-                    *spent[seen[key] + 1 : at],
-                    entry.model_copy(update=both),
-                    *spent[at + 1 :],
-                ]
-            seen[key] = at
-    return spent[1:]
+def _merged(spent: list[Spent], step: int) -> list[Spent]:
+    """Return one entry less: two neighbouring entries with the same rung and cause become one.
+
+    If possible, they have the same step, or at least neither is of the present one, `step`. Of these pairs, the one
+    with the fewest restarts is merged: if an old entry took up every later one, it would never leave the window.
+    """
+    before: dict[tuple[Rung, str], int] = {}
+    pairs: list[tuple[int, int]] = []
+    for at, entry in enumerate(spent):
+        kind = (entry.rung, entry.cause)
+        if kind in before:
+            pairs.append((before[kind], at))
+        before[kind] = at
+    if not pairs:
+        return spent[1:]
+
+    def cost(pair: tuple[int, int]) -> tuple[bool, bool, int]:
+        older, newer = (spent[at] for at in pair)
+        return older.step != newer.step, newer.step >= step, older.count + newer.count
+
+    first, second = min(pairs, key=cost)
+    older, newer = spent[first], spent[second]
+    both = newer.model_copy(update={"count": older.count + newer.count, "step": max(older.step, newer.step)})
+    return [both if at == second else entry for at, entry in enumerate(spent) if at != first]
