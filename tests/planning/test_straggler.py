@@ -143,3 +143,41 @@ def test_nothing_of_it_outlives_its_round() -> None:
     recovered(world, step=11, resumed=10)
     assert world.status.straggler is None
     assert world.status.restarts.total == 1
+
+
+def test_a_slow_rank_whose_budget_is_exhausted_is_reported_and_never_ends_the_job() -> None:
+    recovery = {"straggler": {"windowSeconds": WINDOW, "action": "Replace"}, "budget": {"pod": 0, "full": 0}}
+    world = running(job_spec(recovery=recovery), step=10)
+    split(world, *SLOW_2)
+    (event,) = look_again(world, WINDOW).events
+    assert event.message.endswith("because the budget for replaced pods (recovery.budget.pod) is exhausted")
+    assert not look_again(world, 1000).intent
+    assert (world.status.phase, world.status.restarts.total) == (JobPhase.RUNNING, 0)
+
+
+def test_a_slow_rank_is_replaced_as_soon_as_the_budget_allows_it_again() -> None:
+    budget = {"pod": 1, "full": 0, "windowSeconds": 600}
+    recovery = {"straggler": {"windowSeconds": WINDOW, "action": "Replace"}, "budget": budget}
+    world = running(job_spec(recovery=recovery), step=10)
+    split(world, *SLOW_2)
+    world.now += WINDOW
+    world.settle()
+    assert world.status.restarts.pod == 1
+    recovered(world, step=13, resumed=10)
+    split(world, *SLOW_2, step=14)
+    world.now += WINDOW
+    decision = world.settle()
+    assert world.status.restarts.pod == 1
+    assert decision.requeue_after_s is not None
+    world.now += 600 - WINDOW
+    world.settle()
+    assert world.status.restarts.pod == 2
+
+
+def test_a_rule_for_stragglers_is_applied_whatever_the_budget_is() -> None:
+    rules = [{"causes": ["Straggler"], "action": "Fail"}]
+    recovery = {"straggler": {"windowSeconds": WINDOW, "action": "Replace"}, "budget": {"pod": 0}, "rules": rules}
+    world = running(job_spec(recovery=recovery), step=10)
+    split(world, *SLOW_2)
+    look_again(world, WINDOW)
+    assert world.status.phase is JobPhase.FAILED

@@ -36,6 +36,12 @@ def left(budget: BudgetSpec, spent: Sequence[Spent], cause: str, rung: Rung, ste
     return max(0, min(limit(budget, rung) - within, of_the_cause))
 
 
+def next_expiry_s(budget: BudgetSpec, spent: Sequence[Spent], rung: Rung, now: float) -> float | None:
+    """Return the seconds until a restart at this rung leaves the window of the budget; None if none is in it."""
+    waits = (budget.windowSeconds - since(s.time, now) for s in spent if s.rung is rung)
+    return min((wait for wait in waits if wait > 0), default=None)
+
+
 def limit(budget: BudgetSpec, rung: Rung) -> int:
     """Return the number of restarts at this rung that the budget allows within its window."""
     return {Rung.IN_PLACE: budget.inPlace, Rung.POD: budget.pod, Rung.FULL: budget.full}[rung]

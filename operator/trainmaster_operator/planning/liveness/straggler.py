@@ -20,6 +20,7 @@ from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Ru
 from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import View, stepped_to
+from trainmaster_operator.planning.failure import failure_budget, rule_matching
 
 OUTLIER = 4.0  # In robust standard deviations.
 SIGMA = 1.4826  # The standard deviation of a normal distribution, in MADs.
@@ -38,7 +39,8 @@ class _Slowest(NamedTuple):
 
 def straggler(view: View) -> Fault | None:
     """Return the fault of a rank that has been a straggler for the whole window, if its pod is to be replaced.
-    Return None otherwise."""
+    Return None otherwise, also if the budget for replaced pods is exhausted and no rule of the job says what is done:
+    the job trains, although slowly, so it must not restart all pods or fail."""
     known = _known(view)
     spec = view.spec.recovery.straggler
     if known is None or spec.action is not StragglerAction.REPLACE or not _is_proven(view, known):
@@ -47,7 +49,7 @@ def straggler(view: View) -> Fault | None:
     if found is None or found.rank != known.rank:
         return None
     pod = view.pods[found.slot]
-    return Fault(
+    fault = Fault(
         cause=Cause.STRAGGLER,
         message=_words(view, _measured(known, found)),
         slots=(found.slot,),
@@ -57,6 +59,7 @@ def straggler(view: View) -> Fault | None:
         node=pod.node if pod else "",
         step=view.highest_step(),
     )
+    return fault if _is_affordable(view) or rule_matching.first_match(view, fault) is not None else None
 
 
 def report_straggler(view: View) -> Change | None:
@@ -69,7 +72,7 @@ def report_straggler(view: View) -> Change | None:
         known = _measured(known, found)
     return changed(
         view.status,
-        warning("Straggler", _words(view, known)),
+        warning("Straggler", f"{_words(view, known)}{_why_not_replaced(view)}"),
         straggler=known.model_copy(update={"told": True}),
     )
 
@@ -105,18 +108,36 @@ def _measured(known: Straggler, found: _Slowest) -> Straggler:
 
 
 def due_s(view: View) -> float | None:
-    """Return the seconds until a rank will have been a straggler for the whole window; None if there is none."""
-    known = _known(view)
-    if known is None or known.told:
+    """Return the seconds until a rank will have been a straggler for the whole window, or until the budget may allow
+    again that its pod is replaced; None if there is none."""
+    known, spec = _known(view), view.spec.recovery
+    if known is None:
         return None
-    left = view.spec.recovery.straggler.windowSeconds - since(known.since, view.now)
-    return left if left > 0 else None
+    left = spec.straggler.windowSeconds - since(known.since, view.now)
+    if left > 0:
+        return None if known.told else left
+    if spec.straggler.action is not StragglerAction.REPLACE:
+        return None
+    return failure_budget.next_expiry_s(spec.budget, view.status.spent, Rung.POD, view.now)
 
 
 def _known(view: View) -> Straggler | None:
     known = view.status.straggler
     trains = view.status.phase is JobPhase.RUNNING and view.round_is_open
     return known if trains and known is not None and known.round == view.status.round else None
+
+
+def _is_affordable(view: View) -> bool:
+    """Return whether the budget allows that the pod of a straggler is replaced."""
+    budget, spent = view.spec.recovery.budget, view.status.spent
+    return failure_budget.left(budget, spent, Cause.STRAGGLER.value, Rung.POD, view.highest_step(), view.now) > 0
+
+
+def _why_not_replaced(view: View) -> str:
+    """Return as a clause why the pod stays although the spec says that it is replaced; "" if there is no reason."""
+    if view.spec.recovery.straggler.action is not StragglerAction.REPLACE or _is_affordable(view):
+        return ""
+    return "; its pod is not replaced, because the budget for replaced pods (recovery.budget.pod) is exhausted"
 
 
 def _is_proven(view: View, known: Straggler) -> bool:
