@@ -181,3 +181,15 @@ def test_a_rule_for_stragglers_is_applied_whatever_the_budget_is() -> None:
     split(world, *SLOW_2)
     look_again(world, WINDOW)
     assert world.status.phase is JobPhase.FAILED
+
+
+def test_a_new_leader_does_not_name_a_straggler_again() -> None:
+    world = world_of()
+    split(world, *SLOW_2)
+    assert reasons(look_again(world, WINDOW)) == ["Straggler"]
+    heard, world.agents, world.leading_s = world.agents, {}, 0.0
+    world.now += 1
+    world.write()
+    world.agents, world.leading_s = heard, 1000.0
+    assert not look_again(world, 1).events
+    assert not look_again(world, WINDOW).events

@@ -83,6 +83,8 @@ def update(view: View, status: JobState) -> Straggler | None:
     known = status.straggler
     if status.phase is not JobPhase.RUNNING or not view.round_is_open:
         return known if known is not None and known.round == status.round else None
+    if known is not None and known.round == status.round and len(view.in_round()) < len(view.members):
+        return known  # A new leader has not heard all ranks yet, so it cannot compare them.
     found = _find(view)
     if found is None:
         return None
