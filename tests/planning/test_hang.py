@@ -377,6 +377,23 @@ def test_a_suspicion_that_a_restarted_operator_finds_is_gone_on_with() -> None:
     assert world.status.restarts.inPlace == 1
 
 
+@pytest.mark.parametrize("mode", ["Enforce", "Notify"])
+def test_a_leader_that_has_heard_no_agent_yet_does_not_say_that_the_rank_reports_again(mode: str) -> None:
+    world = running(spec(mode))
+    all_silent(world, 9)
+    world.write()
+    known = world.status.suspicion
+    heard, world.agents = world.agents, {}
+    world.epoch, world.leading_s = 2, 0.0
+    world.now += 0.1
+    decision = world.write()
+    assert (reasons(decision), world.status.suspicion) == ([], known)
+    world.agents = heard
+    world.leading_s = 1.0
+    reports(world, *({"silent_s": 0.1, "step": 11} for _ in world.slots))
+    assert reasons(world.write()) == ["HangOver"]
+
+
 def test_an_agent_that_never_starts_a_round_loses_its_pod() -> None:
     world = opened(spec())
     world.agent(3, round=0, ranks=())

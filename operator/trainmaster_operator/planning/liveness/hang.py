@@ -80,7 +80,7 @@ def suspect(view: View) -> Change | None:
     known = _known(view)
     _, over = _look(view)
     if not over:
-        return None if known is None else _dropped(view, known)
+        return _dropped(view, known) if known is not None and _is_heard(view, known) else None
     if known is None:
         return _raised(view, over)
     enforced = view.spec.recovery.hang.mode is HangMode.ENFORCE
@@ -121,6 +121,17 @@ def _known(view: View) -> Suspicion | None:
     return suspicion if suspicion is not None and suspicion.round == view.status.round else None
 
 
+def _is_heard(view: View, known: Suspicion) -> bool:
+    """Return whether the agent of the suspected rank reports. If it does not, as before a new leader has heard it,
+    nothing is known of the rank, so the suspicion stays."""
+    return any(agent.slot == known.slot and agent.silent_s < _fresh_s(view) for agent in view.in_round())
+
+
+def _fresh_s(view: View) -> float:
+    """Return the largest age in seconds of a report that still says what a rank does."""
+    return max(2.0, 4 * view.interval_s)
+
+
 @once
 def _look(view: View) -> tuple[list[Silence], list[Silence]]:
     """Return all watched ranks, and those of them that may hang. In most passes a quick check is enough."""
@@ -150,7 +161,7 @@ def _has_stepped(view: View) -> bool:
 def _silences(view: View) -> list[Silence]:
     """Return the ranks whose silence means something: their agent reports, and they have not ended."""
     told = _counts_before_steps(view.spec) or _has_stepped(view)
-    fresh = max(2.0, 4 * view.interval_s)
+    fresh = _fresh_s(view)
     of = limits(view).of
     return [
         Silence(agent, rank, of(agent, rank))
