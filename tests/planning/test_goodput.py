@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planning.world import World, job_spec, opened, recovered, running, verdict
+from tests.planning.world import NOW, World, job_spec, opened, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.facts.timestamps import rfc3339
+from trainmaster_operator.planning.lifecycle.goodput import Account
 
 
 def step_to(world: World, step: int, seconds: float, **agent: object) -> None:
@@ -168,3 +170,14 @@ def test_steps_before_the_first_one_of_a_resumed_run_is_known_are_not_counted() 
     world.now = 2_335_219_200.0 + 6
     step_to(world, 22, 1)
     assert world.status.usefulSeconds == pytest.approx(10.0)
+
+
+def test_a_save_that_is_reported_before_the_next_step_is_no_step() -> None:
+    """A script reports its save when torch.save returns, and its next step some seconds later."""
+    world = running(script_spec(), step=10)
+    saved = {"last_save": 10, "pauses": {"save": [1, 20.0, 20.0, 20.0]}}
+    step_to(world, 10, 20, **saved)
+    assert world.status.progress.lastSave == 10
+    step_to(world, 11, 5, **saved)
+    assert world.status.lost == {"Checkpoint": pytest.approx(20)}
+    assert world.status.usefulSeconds == pytest.approx(5)

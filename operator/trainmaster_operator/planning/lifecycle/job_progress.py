@@ -56,7 +56,10 @@ def update(view: View, status: JobState) -> JobState:
     fields: dict[str, object] = {}
     progress = _progress(view)
     if progress is not view.status.progress:
-        fields |= {"progress": progress, "pauses": hang_thresholds.learned(view), "pausesRound": view.status.round}
+        fields["progress"] = progress
+        if progress.step != view.status.progress.step or view.status.pausesRound != view.status.round:
+            # A pause is accounted with the step that follows it, so it must not be known before that step is.
+            fields |= {"pauses": hang_thresholds.learned(view), "pausesRound": view.status.round}
         if _trains(view):
             fields |= goodput.stepped(view, status.model_copy(update=fields), view.status.progress, progress)
     joined = [agent is not None and agent.joined for agent in view.agents]
