@@ -181,3 +181,18 @@ def test_a_save_that_is_reported_before_the_next_step_is_no_step() -> None:
     step_to(world, 11, 5, **saved)
     assert world.status.lost == {"Checkpoint": pytest.approx(20)}
     assert world.status.usefulSeconds == pytest.approx(5)
+
+
+def test_pauses_of_several_ranks_at_once_take_no_longer_than_the_time_that_passed() -> None:
+    world = running(step=10)
+    step_to(world, 20, 10, pauses={"save": [1, 10.0, 10.0, 10.0], "eval": [1, 10.0, 10.0, 10.0]})
+    assert world.status.lost == {"Checkpoint": pytest.approx(5), "Evaluation": pytest.approx(5)}
+    assert world.status.usefulSeconds == 0.0
+
+
+def test_a_failure_that_began_before_the_ones_found_earlier_loses_no_second_twice() -> None:
+    account = Account(running(step=10).status)
+    began = NOW + 5
+    failures = [("Crash", began + 1), ("Hang", began + 11), ("AgentLost", began - 7)]
+    account.stand_still(began + 20, [(cause, rfc3339(at)) for cause, at in failures])
+    assert sum(account.fields()["lost"].values()) == pytest.approx(20)

@@ -53,9 +53,10 @@ class Account:
         until = max(until, self._at)
         ends = [until - min(since(at, until), until - self._at) for _, at in failures[1:]]
         causes = [cause for cause, _ in failures] or [self._without_failure]
-        for cause, begin, end in zip(causes, [self._at, *ends], [*ends, until], strict=True):
-            self._lose(cause, max(0.0, end - begin))
-        self._at = until
+        for cause, end in zip(causes, [*ends, until], strict=True):
+            # A failure may have begun before the one that was found first: an agent has been silent since then.
+            self._lose(cause, max(0.0, end - self._at))
+            self._at = max(self._at, end)
         self._divide()
 
     def train(self, until: float, steps: int, fresh: int, paused: dict[str, float], again: str) -> None:
@@ -65,11 +66,13 @@ class Account:
         `paused`: by phase, the seconds of that time in which ranks saved or evaluated.
         """
         elapsed = max(0.0, until - self._at)
-        stepping = max(0.0, elapsed - sum(paused.values()))
+        all_paused = sum(paused.values())
+        stepping = max(0.0, elapsed - all_paused)
         share = min(1.0, max(0, fresh) / steps) if steps > 0 else 1.0
         self._useful_s = round(self._useful_s + share * stepping, 3)
         for name, seconds in paused.items():
-            self._lose(PAUSES[name], seconds)
+            # Some ranks may evaluate while others save, so that both together take longer than the time that passed.
+            self._lose(PAUSES[name], seconds * min(1.0, elapsed / all_paused) if all_paused else 0.0)
         self._lose(again, (1 - share) * stepping)
         self._at += elapsed
         self._divide()
