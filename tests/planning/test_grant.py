@@ -9,6 +9,7 @@ import pytest
 from tests.planning.world import World, job_spec, running, script_spec, store, verdict
 from trainmaster.contract.wire import DirectiveState, Granted
 from trainmaster_operator.planning.facts.job_state import JobPhase, Rung
+from trainmaster_operator.planning.failure import failure_budget
 from trainmaster_operator.planning.rounds import leaderless_restart
 from trainmaster_operator.planning.rounds.directives import directive
 
@@ -225,3 +226,11 @@ def test_what_was_spent_is_not_granted_again() -> None:
     world.agent(2, verdict=verdict(), verdict_age_s=0.1)
     world.settle()
     assert leaderless_restart.highest(spec, world.status) == 1
+
+
+def test_restarts_by_the_agents_below_the_highest_step_count_as_restarts_without_progress() -> None:
+    world = running(step=50)
+    restarted(world, granted(2, rank=1, number=900), granted(3, rank=3, number=901))  # both after step 10
+    world.write()
+    spent = world.status.spent
+    assert failure_budget.without_progress(spent, "Crash", Rung.IN_PLACE, world.status.progress.highestStep) == 2

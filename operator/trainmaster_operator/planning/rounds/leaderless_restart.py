@@ -185,10 +185,12 @@ def _counted(view: View, known: list[Granted]) -> dict[str, Any]:
     """Return the fields that count each of these restarts as one in place, with its own record."""
     status, limits = view.status, view.spec.recovery.budget
     spent, recoveries, failure = list(status.spent), list(status.recoveries), status.lastFailure
+    highest_step = status.progress.highestStep
     for granted in known:
         fault = _fault(view, granted)
         at = view.now - fault.age_s
-        spent = failure_budget.charge(limits, spent, Rung.IN_PLACE, fault.cause.value, fault.step, at)
+        highest_step = max(highest_step, fault.step)
+        spent = failure_budget.charge(limits, spent, Rung.IN_PLACE, fault.cause.value, highest_step, at)
         failure = fault.record(view).model_copy(update={"round": granted.round - 1})
         record = Recovery(
             round=granted.round,
@@ -196,7 +198,7 @@ def _counted(view: View, known: list[Granted]) -> dict[str, Any]:
             rung=Rung.IN_PLACE,
             rank=fault.rank,
             pod=fault.pod,
-            step=max(fault.step, status.progress.highestStep),
+            step=highest_step,
             startedAt=rfc3339(at),
         )
         recoveries = [*recoveries, record][-RECOVERIES:]
