@@ -121,6 +121,24 @@ def test_a_storage_that_does_not_answer_is_told_after_a_minute_and_once() -> Non
     assert told.status == "False"
 
 
+def test_a_new_leader_that_has_heard_no_agent_yet_does_not_say_that_storage_answers() -> None:
+    world = running(stored())
+    stalled(world, 2, 61.0)
+    assert [event.reason for event in world.write().events] == ["CheckpointStalled"]
+    heard, world.agents, world.leading_s = world.agents, {}, 0.0
+    world.settle()
+    told = condition(world, "CheckpointStalled")
+    assert told is not None
+    assert told.status == "True"
+    world.agents, world.leading_s = heard, 1.0
+    assert not world.write().events
+    world.agent(2, upload=None)
+    world.settle()
+    told = condition(world, "CheckpointStalled")
+    assert told is not None
+    assert told.status == "False"
+
+
 def test_a_full_disk_is_no_storage_that_does_not_answer() -> None:
     world = running(stored())
     stalled(world, 2, 600.0, "No space left on device")

@@ -12,6 +12,7 @@ from trainmaster_operator.planning.facts.job_state import CheckpointStatus, Fail
 from trainmaster_operator.planning.facts.observation import JobSpec
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
+from trainmaster_operator.planning.lifecycle.elastic_resize import HEARD_AFTER_S
 
 FAILED = "CheckpointFailed"
 STALLED = "CheckpointStalled"
@@ -50,7 +51,7 @@ def update(view: View, status: JobState) -> JobState:
             assert saved is not None
             status = _with(view, status, FAILED, False, "Saved", f"step {saved.step} is saved")
     stall = _stall(view)
-    if stall or _holds(status, STALLED):
+    if stall or (_holds(status, STALLED) and not _may_be_unheard(view)):
         status = _with(view, status, STALLED, bool(stall), "NoAnswer" if stall else "Answers", stall)
     reason, words = _unprotected(view)
     if reason or _holds(status, UNPROTECTED):
@@ -130,6 +131,11 @@ def _stall(view: View) -> str:
         f"{upload.step}. When the job has done its steps, it waits for checkpoint.timeoutSeconds "
         f"({view.spec.checkpoint.timeoutSeconds:g}), then it fails"
     )
+
+
+def _may_be_unheard(view: View) -> bool:
+    """Return whether this leader has led for so short a time that an agent may not have reported its saves yet."""
+    return view.observed.leading_s < HEARD_AFTER_S and any(agent is None for agent in view.agents)
 
 
 def _holds(status: JobState, kind: str) -> bool:
