@@ -139,6 +139,15 @@ def test_a_new_leader_that_has_heard_no_agent_yet_does_not_say_that_storage_answ
     assert told.status == "False"
 
 
+def test_a_directory_with_a_very_long_name_does_not_end_the_passes_of_a_job() -> None:
+    world = running(job_spec(checkpoint={"directory": "/" + "x" * 2000}))
+    world.in_cluster = True
+    world.settle()
+    told = condition(world, "Unprotected")
+    assert told is not None
+    assert len(told.message) == 1024
+
+
 def test_a_full_disk_is_no_storage_that_does_not_answer() -> None:
     world = running(stored())
     stalled(world, 2, 600.0, "No space left on device")

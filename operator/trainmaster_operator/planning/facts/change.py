@@ -9,6 +9,8 @@ from trainmaster_operator.planning.facts.job_state import Condition
 from trainmaster_operator.planning.facts.observation import EventType, JobState, PlannedEvent
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 
+MESSAGE = 1024  # Maximum number of characters of a condition's message.
+
 
 @dataclass(frozen=True)
 class Change:
@@ -40,7 +42,7 @@ def condition(status: JobState, kind: str, holds: bool, reason: str, message: st
             "type": kind,
             "status": value,
             "reason": reason or kind,
-            "message": message,
+            "message": message[:MESSAGE],
             "lastTransitionTime": since,
             "observedGeneration": status.observedGeneration,
         }
