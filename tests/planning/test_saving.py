@@ -148,6 +148,14 @@ def test_a_directory_with_a_very_long_name_does_not_end_the_passes_of_a_job() ->
     assert len(told.message) == 1024
 
 
+def test_a_last_save_that_fails_does_not_end_a_job_that_is_to_restart() -> None:
+    world = running(stored(), step=100)
+    world.spec = world.spec.model_copy(update={"restart": 1})
+    world.agent(1, verdict=verdict(1, Cause.CHECKPOINT_FAILED, message="step 100 is not saved: disk full"))
+    world.write()
+    assert world.status.phase is JobPhase.SUSPENDED
+
+
 def test_a_full_disk_is_no_storage_that_does_not_answer() -> None:
     world = running(stored())
     stalled(world, 2, 600.0, "No space left on device")

@@ -16,6 +16,7 @@ from trainmaster_operator.planning.failure import (
     pod_differences,
     unstartable_program,
 )
+from trainmaster_operator.planning.lifecycle import suspend
 from trainmaster_operator.planning.liveness import causes_of_ended_pods, hang, silent_agents, straggler
 
 CASCADE_WAIT_S = 1.0
@@ -67,7 +68,7 @@ def _is_fatal(view: View, verdict: Verdict) -> bool:
     """Return whether a restart would fail in the same way, or would repeat what is done. For a job that was to stop
     before its end a failed save is not fatal, because it continues from an earlier checkpoint."""
     if verdict.cause is Cause.CHECKPOINT_FAILED:
-        return not view.spec.suspend and not view.status.stopBound
+        return not suspend.is_wanted(view) and not view.status.stopBound
     return verdict.cause in FATAL or verdict.exit_code == ExitCode.DO_NOT_RESTART
 
 
