@@ -73,3 +73,33 @@ def test_a_job_without_gates_remembers_none() -> None:
     world = waiting(reason="Unschedulable")
     world.settle()
     assert world.status.gates is None
+
+
+def test_an_elastic_job_waits_for_its_pods_from_the_removal_of_the_gate_on() -> None:
+    elastic = {"elastic": {"waitSeconds": 30}, "agentLostSeconds": 1e6}
+    world = gated(workers={"replicas": 4, "min": 2}, recovery=elastic, checkpoint={"directory": "/checkpoints"})
+    world.now += 600
+    lifted(world, reason="")
+    for slot in (0, 1):
+        world.pod(slot, phase="Running", running_s=1.0)
+        world.agent(slot)
+    decision = world.settle()
+    assert world.status.roundMap == ""
+    assert decision.requeue_after_s is not None
+    world.now += 29.0
+    world.settle()
+    assert world.status.roundMap == ""
+    world.now += 1.0
+    world.settle()
+    assert world.status.roundMap == "0-1"
+
+
+def test_an_elastic_job_starts_with_the_pods_that_no_gate_holds_back() -> None:
+    elastic = {"elastic": {"waitSeconds": 30}, "agentLostSeconds": 1e6}
+    world = gated(workers={"replicas": 4, "min": 2}, recovery=elastic, checkpoint={"directory": "/checkpoints"})
+    for slot in (0, 1):
+        world.pod(slot, phase="Running", running_s=1.0, reason="", message="", node=f"node-{slot}")
+        world.agent(slot)
+    world.now += 31.0
+    world.settle()
+    assert world.status.roundMap == "0-1"

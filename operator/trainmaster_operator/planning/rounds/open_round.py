@@ -13,6 +13,7 @@ from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.observation import AgentRecord, PodRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since
 from trainmaster_operator.planning.facts.view import ENDED, View
+from trainmaster_operator.planning.placement import scheduling_gates
 from trainmaster_operator.planning.rounds import allowed_sizes, memory_peers, round_pod_identity
 
 STORE_WAIT_S = 10.0
@@ -163,7 +164,12 @@ def _waits_for_own_slots(view: View) -> bool:
 
 
 def _formed_for_s(view: View) -> float:
-    return since(view.status.roundOpenedAt or view.status.startTime, view.now)
+    """Return the seconds for which the round forms. After a scheduling gate they count from its removal, because the
+    pods could not start before."""
+    waited = since(view.status.roundOpenedAt or view.status.startTime, view.now)
+    if scheduling_gates.hold(view):
+        return waited  # The job may be allowed to start with the pods that no gate holds back.
+    return min(waited, scheduling_gates.since_lifted_s(view.status, view.now))
 
 
 def _may_still_write(view: View, able: list[bool]) -> bool:
