@@ -146,6 +146,18 @@ def test_pods_are_given_back_as_well_after_thousands_of_vain_attempts() -> None:
     assert world.status.released.times == 5001
 
 
+def test_pods_are_kept_while_only_a_spare_finds_no_place() -> None:
+    spec = job_spec(workers={"replicas": 3, "spares": 1}, recovery={"agentLostSeconds": 1e6})
+    world = waiting(spec, slots=(3,), reason="Unschedulable")
+    for slot in (0, 1, 2):
+        world.pod(slot, phase="Pending", running_s=0.0)  # Their image is pulled.
+    world.settle()
+    world.now += 100_000
+    assert not world.plan().intent
+    world.pod(2, node="", reason="Unschedulable")
+    assert world.plan().intent
+
+
 def test_a_job_may_hold_on_for_ever() -> None:
     world = partial(scheduling={"releaseSeconds": 0})
     world.now += 100_000

@@ -21,6 +21,7 @@ from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.planning.facts.timestamps import rfc3339, since, until
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.placement import scheduling_gates
+from trainmaster_operator.planning.rounds import allowed_sizes
 
 SCHEDULED = "Scheduled"  # The condition that says since when pods find no place.
 FIRST_RETRY_S = 20.0
@@ -71,6 +72,8 @@ def _due_s(view: View) -> float | None:
     hold = view.spec.scheduling.releaseSeconds
     if hold == 0 or view.round_is_open or scheduling_gates.hold(view) or not any(_holds(pod) for pod in view.pods):
         return None
+    if sum(map(_holds, view.pods)) >= min(allowed_sizes.openable(view, forms_for_s=float("inf"))):
+        return None  # Only a spare is missing, or the job will start with fewer pods: it does not hold places in vain.
     if view.refusal is None and not any(_finds_no_place(pod) for pod in view.pods):
         return None
     known = next((c for c in view.status.conditions if c.type == SCHEDULED and c.status == "False"), None)
