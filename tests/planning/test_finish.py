@@ -146,3 +146,22 @@ def test_a_finished_job_without_a_time_to_live_is_kept() -> None:
 def test_a_job_that_runs_is_not_deleted_by_its_time_to_live() -> None:
     world = running(job_spec(ttlSecondsAfterFinished=0))
     assert not world.plan().delete_job
+
+
+@pytest.mark.parametrize(
+    ("policy", "pod", "deleted"),
+    [
+        ("Running", {"phase": "Failed", "lingers": True}, True),  # A sidecar would run for ever.
+        ("Running", {"phase": "Failed"}, False),
+        ("All", {"phase": "Failed"}, True),
+    ],
+)
+def test_a_replaced_pod_that_is_still_there_at_the_end_is_deleted_like_the_others(
+    policy: str, pod: dict[str, object], deleted: bool
+) -> None:
+    world = done({"cleanPodPolicy": policy})
+    world.status.incarnations = "0,1,0*2"
+    world.pods[9] = world.pods[1]
+    world.pod(1)
+    world.pods[9] = replace(world.pods[9], **pod)  # type: ignore[arg-type]
+    assert ("job-worker-1-0" in [d.name for d in world.plan().delete]) is deleted

@@ -31,7 +31,7 @@ def leftovers(view: View) -> tuple[tuple[PodToDelete, ...], float | None]:
     deletes: list[PodToDelete] = [
         PodToDelete(p.name, p.uid, "stale", 0.0 if p.node_lost else None)
         for p in view.others
-        if p.phase not in ENDED and not p.deleting
+        if not p.deleting and (p.phase not in ENDED or p.lingers or policy == "All")
     ]
     waiting = False
     for pod in view.pods:
