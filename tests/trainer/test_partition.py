@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from torch import nn
 
+from tests.trainer.test_devices import Tied
 from trainmaster import models
-from trainmaster.contract.config import ModelConfig
+from trainmaster.contract.config import ModelConfig, PipelineConfig
 from trainmaster.errors import ConfigError
+from trainmaster.parallel.stages import pipeline
 from trainmaster.parallel.stages.partition import Costs, by_operations, by_parameters, partition, table
 
 
@@ -69,3 +74,29 @@ def test_the_table_shows_the_balance() -> None:
     assert table(partition(costs, 2), costs, "compute") == (
         "stage  blocks  compute\n    0     0-4    50.0%\n    1     5-7    50.0%"
     )
+
+
+def stages(model: nn.Module) -> list[pipeline.Stage]:
+    """Divide a model into two stages, and return those of rank 0."""
+    mesh: Any = SimpleNamespace(size=lambda: 2, get_local_rank=lambda: 0)
+    return pipeline.apply(model, mesh, PipelineConfig(balance="Parameters"), 16, "fp32", None)[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (Tied(tie=True, loose=False), r"start.weight is used in stages 0 and 1, .* must be in one stage: use pp 1"),
+        (
+            Tied(tie=False, loose=True),
+            r"scale is in no block, .* so it belongs to no stage; name it there, or use pp 1",
+        ),
+    ],
+    ids=["tied", "loose"],
+)
+def test_a_weight_that_several_stages_would_train_is_refused(model: nn.Module, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"parallelism.pp: {sentence}"):
+        stages(model)
+    assert [name for name, _ in model.named_children()] == ["start", "end", "layers"]
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    assert len(stages(model)) == 1, "what is not trained stays the same in all stages"

@@ -6,7 +6,7 @@ read the checkpoints of any other one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,8 @@ def apply(
     """Return (this rank's stages, a table of all stages). The rest of the model is dropped.
 
     `time` is the number of tokens of a sequence, T. `profile` is the file of a measured profile. Raises ConfigError if
-    the model's plan does not name blocks, stem and tail.
+    the model's plan does not name blocks, stem and tail, or if a parameter that is trained belongs to no stage, or to
+    two.
     """
     plan = plan_of(model)
     if not (plan.blocks and plan.stem and plan.tail):
@@ -95,6 +96,7 @@ def apply(
     else:
         found = costs(model, config.balance, time)
     ranges = partition(found, count)
+    _check_one_stage(model, plan, ranges)
     indexes = own_stages(rank, degree, config)
     stages = [Stage(model, plan, i, ranges[i], i == count - 1) for i in indexes]
     _forget(model, plan, [i for stage in stages for i in ranges[stage.index]], stages)
@@ -106,6 +108,33 @@ def own_stages(rank: int, degree: int, config: PipelineConfig) -> list[int]:
     if config.schedule in _V_SHAPED:
         return [rank, 2 * degree - 1 - rank]
     return [rank + degree * i for i in range(config.stages_per_rank)]
+
+
+def _check_one_stage(model: nn.Module, plan: Plan, ranges: Sequence[range]) -> None:
+    """Raise ConfigError for a parameter of which several stages would train a copy, each with its own gradients."""
+    blocks = model.get_submodule(plan.blocks)
+    parts = [
+        *((0, model.get_submodule(path)) for path in plan.stem),
+        *((stage, blocks.get_submodule(str(i))) for stage, indexes in enumerate(ranges) for i in indexes),
+        *((len(ranges) - 1, model.get_submodule(path)) for path in plan.tail),
+    ]
+    stages_of: dict[int, set[int]] = {}
+    for stage, module in parts:
+        for parameter in module.parameters():
+            stages_of.setdefault(id(parameter), set()).add(stage)
+    for name, parameter in model.named_parameters():
+        found = sorted(stages_of.get(id(parameter), ()))
+        if not parameter.requires_grad or len(found) == 1:
+            continue
+        if not found:
+            raise ConfigError(
+                f"parallelism.pp: {name} is in no block, and neither in plan.stem nor in plan.tail, so it belongs to "
+                f"no stage; name it there, or use pp 1"
+            )
+        raise ConfigError(
+            f"parallelism.pp: {name} is used in stages {found[0]} and {found[-1]}, and each would train a copy of its "
+            f"own; tied weights must be in one stage: use pp 1"
+        )
 
 
 def _forget(model: nn.Module, plan: Plan, blocks: list[int], stages: list[Stage]) -> None:
