@@ -39,7 +39,8 @@ _SPLITS: dict[str, dict[str, Placement]] = {
 def apply(model: nn.Module, mesh: DeviceMesh, config: TensorConfig) -> nn.Module:
     """Split `model` over the one-dimensional `mesh` as its plan says, and return it. Other submodules stay whole.
 
-    Raises ConfigError if the model's plan names nothing to split, or a size cannot be divided.
+    Raises ConfigError if the model's plan names nothing to split, or a size cannot be divided, or modules that share a
+    parameter would split it in different ways.
     """
     plan = plan_of(model)
     if not plan.tensor:
@@ -51,12 +52,20 @@ def apply(model: nn.Module, mesh: DeviceMesh, config: TensorConfig) -> nn.Module
     split = Split(
         mesh.get_group(), config, [path for path, role in roles.items() if role in ("region", "summed_region")]
     )
+    known: dict[nn.Parameter, nn.Parameter] = {}  # modules that shared a parameter share its part
     for path, module in list(model.named_modules()):
         role: Role | None = roles.get(path)
         for name, parameter in list(module._parameters.items()):
             # Experts that were dealt out are split already.
             if parameter is not None and not isinstance(parameter.data, DTensor):
-                module._parameters[name] = dealt(parameter, mesh, [placement_of(role, name)], f"{path}.{name}")
+                placement, full = placement_of(role, name), f"{path}.{name}"
+                part = known.setdefault(parameter, dealt(parameter, mesh, [placement], full))
+                if part.placements != (placement,):
+                    raise ConfigError(
+                        f"parallelism.tp: {full} is a parameter that another module has, too, and plan.tensor splits "
+                        f"it there in another way; give both modules roles that split it alike, or use tp 1"
+                    )
+                module._parameters[name] = part
         rebase(module, split.forward(path, role, type(module)), split.view(role))
     return model
 
