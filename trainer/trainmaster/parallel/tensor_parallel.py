@@ -120,9 +120,12 @@ class Split:
 
     def _embedding(self, module: nn.Embedding, tokens: Tensor) -> Tensor:
         rows = module.weight.shape[0]
-        own = tokens - self.group.rank() * rows
+        first = self.group.rank() * rows
+        own = tokens - first
         is_own = (own >= 0) & (own < rows)
-        return self.leave(F.embedding(own.clamp(0, rows - 1), module.weight) * is_own.unsqueeze(-1))
+        padding = getattr(module, "padding_idx", None)  # a token whose row gets no gradient
+        padding = padding - first if padding is not None and first <= padding < first + rows else None
+        return self.leave(F.embedding(own.clamp(0, rows - 1), module.weight, padding) * is_own.unsqueeze(-1))
 
     def _positions(self, module: Any, x: Tensor) -> Tensor:
         return module.at(x, self.group.rank() * x.shape[SEQUENCE] if self.sequence else 0)
