@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import trainmaster as tm
 from tests.trainer.process_groups import process_group
@@ -231,6 +232,39 @@ def test_what_would_compute_something_else_is_refused(more: dict[str, Any], word
 def one_rank() -> Iterator[None]:
     with process_group():
         yield
+
+
+class Shared(nn.Module):
+    def __init__(self, module: str, other: str, blocks: str = "layers") -> None:
+        super().__init__()
+        self.plan = tm.Plan(blocks=blocks)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4)) for _ in range(2))
+        self.start, self.end = nn.Embedding(4, 4), nn.Linear(4, 4)
+        self.get_submodule(other).weight = self.get_submodule(module).weight
+
+
+@pytest.mark.parametrize(("parallelism", "precision"), [({"dpShard": 2}, "fp32"), ({"dpReplicate": 2}, "bf16")])
+@pytest.mark.parametrize(("module", "other"), [("layers.0.0", "layers.1.0"), ("start", "layers.1.0")])
+def test_a_parameter_that_would_become_one_of_each_block_is_refused(
+    parallelism: dict[str, int], precision: Any, module: str, other: str
+) -> None:
+    with process_group(0, 2), pytest.raises(ConfigError, match=r"parameter layers.\d.0.weight is shared with an"):
+        tm.parallelize(Shared(module, other), parallelism, precision=precision)
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "module", "blocks"),
+    [
+        ({"dpShard": 2}, "start", "layers"),
+        ({"dpReplicate": 2}, "layers.0.0", "layers"),
+        ({"dpShard": 2}, "layers.0.0", ""),
+    ],
+)
+def test_a_parameter_within_one_unit_stays_shared(parallelism: dict[str, int], module: str, blocks: str) -> None:
+    other = "end" if module == "start" else "layers.1.0"
+    with process_group(0, 2):
+        model = tm.parallelize(Shared(module, other, blocks), parallelism).model
+        assert model.get_submodule(other).weight is model.get_submodule(module).weight
 
 
 def test_a_process_group_is_needed() -> None:

@@ -94,6 +94,8 @@ def parallelize(
     check(model)
     _check_blocks(model, precision, recomputed, compiled)
     plain = allowed_parallelism.is_plain(degrees, precision)
+    if not plain:
+        _check_shared(model)
     compression = communication.compression if communication is not None else None
     mesh = Mesh(degrees, device_type, replicas_apart=compression is not None and not plain)
     of_pipeline, of_tensor = config.pipeline or PipelineConfig(), config.tensor or TensorConfig()
@@ -197,6 +199,28 @@ def _check_blocks(model: nn.Module, precision: str, recomputed: str, compiled: b
             f"{' and '.join(asked)}: only for blocks, and {type(model).__name__} names none; give it an attribute "
             f"plan, a trainmaster.Plan with the path of an nn.ModuleList as its blocks"
         )
+
+
+def _check_shared(model: nn.Module) -> None:
+    """Raise ConfigError for a parameter that two blocks share, or a block and another part of the model.
+
+    Each block is a unit of data parallelism, and so is the rest. A parameter that two units have would become two, each
+    trained with its own gradients.
+    """
+    units = [[*block.modules()] for block in _blocks(model)]
+    in_blocks = {id(module) for unit in units for module in unit}
+    units.append([module for module in model.modules() if id(module) not in in_blocks])
+    seen: set[int] = set()
+    for unit in units:
+        own = {id(p) for module in unit for p in module.parameters(recurse=False) if p.requires_grad}
+        if shared := own & seen:
+            name = next(name for name, p in model.named_parameters() if id(p) in shared)
+            raise ConfigError(
+                f"the model's parameter {name} is shared with another block, or with a part outside of blocks, and "
+                f"each block is sharded, cast and summed separately; share a whole block, or leave blocks out of the "
+                f"plan"
+            )
+        seen |= own
 
 
 def _blocks(model: nn.Module) -> Iterable[nn.Module]:
