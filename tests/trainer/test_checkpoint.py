@@ -171,6 +171,32 @@ def test_tensors_in_lists_of_an_optimizers_state_come_back(tmp_path: Path) -> No
         assert state["past"][0].shape == parameter.shape
 
 
+def test_each_stage_of_a_pipeline_gets_back_what_its_optimizer_has_besides_tensors(tmp_path: Path) -> None:
+    def stage(rank: int, steps: int) -> dict[str, Any]:
+        model = nn.ModuleDict({str(rank): nn.Linear(3, 2)})
+        things = {"model": model, "optimizer": Preconditioned(model.parameters()), "own": Loader(rank=rank)}
+        for step in range(steps):
+            given(model, 1.0 + step)
+            things["optimizer"].step()
+        return things
+
+    storage = PosixStorage(tmp_path)
+    lineage.begin(storage, Lineage(1, None))
+    for rank in range(2):
+        there = stage(rank, 2)
+        there["optimizer"].param_groups[0]["lr"] = 0.05
+        place = Place(rank, range(rank, rank + 1))
+        saver = Saver(storage.root, rank=rank, world_size=2, round=1, place=place)
+        assert saver.save(3, capture.capture(there, rank), {})
+        saver.drain()
+    for rank in range(2):
+        here = stage(rank, 0)
+        restore(storage, "step-3.r1", here, rank)
+        assert here["optimizer"].param_groups[0]["lr"] == 0.05
+        assert {len(state["past"]) for state in here["optimizer"].state.values()} == {2}
+        assert here["own"].state == {"rank": rank}
+
+
 def test_a_save_to_memory_has_the_tensors_that_an_optimizer_has_made_since_the_boundary_before() -> None:
     things = stepped(0)
     state = LocalState(things, 0)

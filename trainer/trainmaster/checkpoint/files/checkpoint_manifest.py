@@ -42,6 +42,8 @@ def merge(receipts: Iterable[Receipt]) -> Manifest:
             else:
                 tensors[name] = dataclasses.replace(known, chunks=known.chunks + index.chunks)
         for name, value in receipt.values.items():
+            if name in values and name.endswith(".param_groups"):  # each stage of a pipeline has those of its own
+                values[name] = values[name] + value
             values.setdefault(name, value)
     return Manifest(
         step=first.step,

@@ -22,6 +22,7 @@ import torch
 from trainmaster.checkpoint.files.upload import upload
 from trainmaster.checkpoint.state.capture import Snapshot
 from trainmaster.checkpoint.state.file_layout import Layout, header, lay_out
+from trainmaster.checkpoint.state.island_names import island_of
 from trainmaster.checkpoint.state.save_copies import SMALL, Cuda, HostCopies, Write, fits
 from trainmaster.checkpoint.state.save_shares import Place, owned
 from trainmaster.contract.wire.checkpoint_format import directory_name, shard_name
@@ -130,7 +131,7 @@ class Saver:
             return False
         self._saved.add(step)
         self.failure = ""
-        values = snapshot.values if self.rank == 0 else _own_values(snapshot.values, self.rank)
+        values = _own_values(snapshot.values, self.place)
         self.settle()
         layout = lay_out(owned(snapshot, self.place))
         self._room.acquire()
@@ -238,8 +239,17 @@ class Saver:
             self._on_result({"step": step, "round": self.round, "rank": self.rank, "committed": False, "error": error})
 
 
-def _own_values(values: dict[str, Any], rank: int) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name.startswith(f"rank.{rank}.")}
+def _own_values(values: dict[str, Any], place: Place) -> dict[str, Any]:
+    """Return the values that this rank saves: its own ones and, if it is the first of its stage of a pipeline or of its
+    island, those that ranks of other stages or islands may not have."""
+    rank, is_first = place.rank, place.rank == place.holders[0]
+
+    def is_wanted(name: str) -> bool:
+        if name.startswith("rank."):
+            return name.startswith(f"rank.{rank}.")
+        return is_first and bool(not place.island or island_of(name))
+
+    return {name: value for name, value in values.items() if is_wanted(name)}
 
 
 def _is_loose(name: str, snapshot: Snapshot) -> bool:
