@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +19,7 @@ from trainmaster.data import heldout_samples
 from trainmaster.errors import ConfigError
 from trainmaster.models import allowed_parallelism
 from trainmaster.rank.injected_faults import Fault, encode
+from trainmaster.train.scheduled_evaluations import ScheduledEvaluations
 
 CONTEXT = 32  # of `Job`
 
@@ -180,6 +184,38 @@ def test_an_evaluation_takes_no_more_than_there_is(eight_windows: Path) -> None:
     for asked, taken in ((5, 5), (100, 8)):
         evaluation = all_of_it.evaluation.model_copy(update={"samples": asked})
         assert heldout_samples.build(all_of_it, evaluation)[1] == taken
+
+
+@pytest.mark.parametrize("restores", [True, False])
+def test_a_failed_evaluation_of_islands_leaves_a_step_to_rescue_if_its_parameters_are_back(restores: bool) -> None:
+    rescue = SimpleNamespace(mutating=False)
+    shown: list[str] = []
+
+    @contextmanager
+    def common_parameters() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if not restores:
+                raise MemoryError("no room to swap parameters")
+            shown.append("own parameters")
+
+    def loss(*_: Any) -> float:
+        assert rescue.mutating
+        raise RuntimeError("a peer is gone")
+
+    config: Any = SimpleNamespace(
+        checkpoint=SimpleNamespace(keepBest=False), evaluation=SimpleNamespace(every=1), steps=9
+    )
+    anything: Any = SimpleNamespace(phase=lambda phase: None, settle=lambda wait: None, beat=None)
+    evaluation: Any = SimpleNamespace(scores=SimpleNamespace(step=0), loss=loss)
+    outer: Any = SimpleNamespace(shown=common_parameters)
+    evaluations = ScheduledEvaluations(
+        config, evaluation, anything, anything, anything, anything, anything, outer=outer, rescue=cast(Any, rescue)
+    )
+    with pytest.raises(RuntimeError if restores else MemoryError):
+        evaluations.evaluate(1, anything)
+    assert (rescue.mutating, shown) == (not restores, ["own parameters"] if restores else [])
 
 
 def test_a_best_checkpoint_needs_evaluations() -> None:

@@ -78,10 +78,16 @@ class ScheduledEvaluations:
         if self._outer is None:
             yield
             return
+        failure: Exception | None = None
         self._rescue.mutating = True
         with self._outer.shown():
-            yield
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001 raised again below, when a rescue may save the last step
+                failure = error
         self._rescue.mutating = False
+        if failure is not None:
+            raise failure
 
     def report(self) -> None:
         """Write the score of the last evaluation to the log, the metrics and the loggers."""
