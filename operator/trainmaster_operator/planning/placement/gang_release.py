@@ -72,7 +72,7 @@ def _due_s(view: View) -> float | None:
     hold = view.spec.scheduling.releaseSeconds
     if hold == 0 or view.round_is_open or scheduling_gates.hold(view) or not any(_holds(pod) for pod in view.pods):
         return None
-    if sum(map(_holds, view.pods)) >= min(allowed_sizes.openable(view, forms_for_s=float("inf"))):
+    if sum(map(_holds, view.pods)) >= allowed_sizes.fewest(view):
         return None  # Only a spare is missing, or the job will start with fewer pods: it does not hold places in vain.
     if view.refusal is None and not any(_finds_no_place(pod) for pod in view.pods):
         return None

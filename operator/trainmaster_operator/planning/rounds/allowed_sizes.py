@@ -98,6 +98,13 @@ def openable(view: View, forms_for_s: float) -> list[int]:
     return found
 
 
+def fewest(view: View) -> int:
+    """Return the smallest of the sizes that the next round may have once it has waited for pods."""
+    least = min(len(view.members), wanted(view))
+    smaller = below(view, least)
+    return smaller[0] if smaller else least
+
+
 def below(view: View, size: int) -> Sequence[int]:
     """Return the legal sizes below `size` to which a job may shrink by itself, ascending."""
     spec = view.spec
