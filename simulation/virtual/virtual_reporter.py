@@ -29,7 +29,6 @@ class SimReporter:
         self._sent_at: float | None = None  # the report that isn't answered yet
         self._failed: tuple[float, bool] | None = None  # the last one was not: when it was sent; it was refused
         self._dropping = False
-        self._told_saved = False
         self._talks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -79,9 +78,9 @@ class SimReporter:
                 await self._until_news(self._chance.uniform(0.05, 0.5))
             elif self._agent.directive is not None:
                 self._failed = (sent_at, True) if self._agent.directive.unable else None
-            self._told_saved = self._told_saved or (report.saved and bool(answered))
-            if self._agent.drains and self._agent.alive and (self._told_saved or answered is None):
-                self._agent.die(ExitCode.SAVED if self._told_saved else TERMINATED, told=True)
+            told_saved = report.saved and bool(answered)
+            if self._agent.drains and self._agent.alive and (told_saved or answered is None):
+                self._agent.die(ExitCode.SAVED if told_saved else TERMINATED, told=True)
                 return
             # Jobs wait for hours where nodes come late: agents that have nothing to tell speak less often there.
             idle = self._agent.world.cluster is not None and not any(rank.alive for rank in self._agent.ranks)

@@ -12,7 +12,7 @@ import pytest
 from trainmaster.agent.shell import reports_to_operator
 from trainmaster.agent.shell.control_client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.shell.reports_to_operator import Reporter
-from trainmaster.contract.wire import Directive, DirectiveState, Identity, Report, encode
+from trainmaster.contract.wire import Directive, DirectiveState, ExitCode, Identity, Report, encode
 
 ME = Identity("job-uid", "space", "job", "worker", 0, 0, "pod-uid")
 OK = encode(Directive(1, DirectiveState.WAIT, 1, "tag"))
@@ -222,6 +222,43 @@ def test_pauses_are_never_shorter_than_the_operator_asks_and_never_the_same(monk
     slept.clear()
     asyncio.run(reporter._away(Refused(503, ""), 0.05))
     assert slept[0] < 0.1
+
+
+def test_a_pod_that_drains_ends_when_its_present_round_is_saved_and_not_because_an_earlier_one_was():
+    async def main():
+        reports = [Report(ME, round=1, saved=True), Report(ME, round=2), Report(ME, round=2, saved=True)]
+        told = []
+
+        def compose():
+            if len(told) == 1:
+                supervisor.draining_until = 1e9  # SIGTERM, in the round after one that was saved
+            return reports[len(told)]
+
+        async def answer(report, timeout_s):
+            told.append(report.round)
+            reporter.at_once()
+            return Directive(1, DirectiveState.RUN, report.round, "tag")
+
+        ended = asyncio.get_running_loop().create_future()
+        supervisor = SimpleNamespace(
+            settings=SimpleNamespace(operator_url="http://x", token_file="", ca_file="", one_machine=True),
+            uploads=SimpleNamespace(take_records=list),
+            exit_code=ended,
+            end=ended.set_result,
+            obey=lambda directive: None,
+            round=None,
+            directive=None,
+            draining_until=None,
+            events=[],
+            software={},
+        )
+        reporter = Reporter(supervisor)
+        reporter._compose, reporter._report = compose, SimpleNamespace(report=answer)
+        reporter._joined.set()
+        await reporter._keep_reporting()
+        assert (told, ended.result()) == ([1, 2, 2], ExitCode.SAVED)
+
+    asyncio.run(main())
 
 
 def test_a_kept_connection_that_was_closed_is_opened_anew_once(token):

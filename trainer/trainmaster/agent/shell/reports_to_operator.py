@@ -53,7 +53,6 @@ class Reporter:
         self._meter = UsageMeter(one_machine=settings.one_machine)
         api = self_fencing.api_server(os.environ)
         self._lease = self_fencing.Lease(api) if api is not None and not settings.own_loop else None
-        self._told_saved = False
         self._told_software = False
         self._urgent = asyncio.Event()
         self._sent_at: float | None = None  # the report that isn't answered yet
@@ -200,11 +199,10 @@ class Reporter:
             self._sent_at, self._failed = None, (sent_at, True) if directive.unable else None
             self._heard()
             pause = _BACKOFF_S[0]
-            self._told_saved |= report.saved
             self._told_software |= bool(software)
             s.obey(directive)
             self._join_the_leader()
-            if s.draining_until is not None and self._told_saved:
+            if s.draining_until is not None and report.saved:  # of an earlier round it would mean nothing
                 s.end(ExitCode.SAVED)
 
     def _compose(self) -> Report:
