@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 
 import pytest
 
+from trainmaster.agent.shell.ranks import output_pipe
 from trainmaster.agent.shell.ranks.output_pipe import Output
 
 BAR = b"\r%3d %%"
@@ -60,3 +62,41 @@ def test_words_without_an_end_of_line_are_forwarded_once(capsysbinary: pytest.Ca
 def test_the_exception_behind_a_progress_bar_is_the_last_word() -> None:
     lines = kept(BAR % 1, BAR % 2, b"Traceback (most recent call last):\n  File ...\nValueError: too large\n")
     assert lines[0] == "  2 %Traceback (most recent call last):"
+
+
+def never_empty(output: Output, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
+    """A `read` of a pipe that its writer fills again before the next read, for a hundred times."""
+    filled = iter(range(100))
+
+    def read_and_fill(fd: int, size: int) -> bytes:
+        data = read(fd, size)
+        if next(filled, None) is not None:
+            os.write(output.write_fd, data)
+        return data
+
+    return read_and_fill
+
+
+def test_a_process_that_prints_without_end_keeps_its_agent_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def flood() -> int:
+        output = Output("[rank 0] ")
+        os.write(output.write_fd, b"more\n")
+        monkeypatch.setattr(output_pipe.os, "read", never_empty(output, os.read))
+        output.drain()  # as at the end of a process whose children still print
+        drained = len(output.lines)
+        await asyncio.sleep(0)  # all that is due runs, and then this task goes on
+        read_meanwhile = len(output.lines) - drained
+        monkeypatch.undo()
+        output.close()
+        return drained if read_meanwhile < 10 else -1
+
+    assert asyncio.run(flood()) == 2
+
+
+def test_output_without_an_end_of_line_is_forwarded_in_parts_and_does_not_gather_in_memory(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    lines = kept(*[b"\x00" * 50_000] * 4, b"end\n")
+    forwarded = [line.removeprefix(b"[rank 0] ") for line in capsysbinary.readouterr().out.splitlines()]
+    assert [len(line) for line in forwarded] == [100_000, 100_000, 3]
+    assert lines[-1] == "end"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import sys
+import termios
 import time
 from collections import deque
 from collections.abc import Callable
 
 _KEPT_LINES = 200
 _LINE_LIMIT = 4096  # bytes of a line that are kept; all are forwarded
+_PART_LIMIT = 65536  # bytes of a line without an end, as in binary output: then they count as a line
 _READ = 65536
 _BAR_S = 10.0  # how often a line that is written over again and again is forwarded
 
@@ -31,7 +34,7 @@ class Output:
         self._rest = b""
         self._now = now
         self._forwarded_s = now()
-        asyncio.get_running_loop().add_reader(self.read_fd, self.drain)
+        asyncio.get_running_loop().add_reader(self.read_fd, self._read)
 
     def started(self) -> None:
         """Close our writing end, because the process has its own now."""
@@ -39,16 +42,13 @@ class Output:
         self.write_fd = -1
 
     def drain(self) -> None:
-        """Read what the pipe holds. The last output of a process is read before its end is handled."""
-        while self.read_fd >= 0:
-            try:
-                data = os.read(self.read_fd, _READ)
-            except BlockingIOError:
-                return
-            if not data:
-                self.close()
-                return
-            self._forward(data)
+        """Read what the pipe holds now. The last output of a process is read before its end is handled.
+
+        What is written meanwhile is left for later, because a process may write faster than this agent reads.
+        """
+        held = self._held()
+        while held >= 0 and (count := self._read()):
+            held -= count  # one more read than necessary finds the end of the output
 
     def close(self) -> None:
         if self.read_fd < 0:
@@ -61,16 +61,37 @@ class Output:
         if self._rest:
             self._forward(b"\n")
 
+    def _held(self) -> int:
+        """Return the number of bytes that the pipe holds, -1 if it is closed."""
+        if self.read_fd < 0:
+            return -1
+        return int.from_bytes(fcntl.ioctl(self.read_fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+    def _read(self) -> int:
+        """Read once, and return the number of bytes. The event loop calls this again while there are more."""
+        try:
+            data = os.read(self.read_fd, _READ) if self.read_fd >= 0 else b""
+        except BlockingIOError:
+            return 0
+        if data:
+            self._forward(data)
+        else:
+            self.close()
+        return len(data)
+
     def _forward(self, data: bytes) -> None:
         *whole, rest = (self._rest + data).split(b"\n")
         self._rest = _shown(rest)
-        if b"\r" in rest and self._rest and self._now() - self._forwarded_s >= _BAR_S:
+        if len(self._rest) >= _PART_LIMIT:
+            whole.append(self._rest)
+            self._rest = b""
+        elif b"\r" in rest and self._rest and self._now() - self._forwarded_s >= _BAR_S:
             whole.append(self._rest)
         if not whole:
             return
         self._forwarded_s = self._now()
         shown = [_shown(line).rstrip(b"\r") for line in whole]
-        self.lines.extend(line[:_LINE_LIMIT].decode(errors="replace") for line in shown)
+        self.lines.extend(line[:_LINE_LIMIT].decode(errors="replace") for line in shown[-_KEPT_LINES:])
         with contextlib.suppress(OSError, ValueError):  # our output has no reader any more: the lines are kept
             sys.stdout.buffer.write(b"".join(self._prefix + line + b"\n" for line in shown))
             sys.stdout.buffer.flush()
