@@ -37,6 +37,14 @@ def test_any_verdict_fits_and_keeps_its_rank_and_cause(message: str, traceback: 
     assert (found.rank, found.cause) == (5, cause)
 
 
+def test_words_that_name_a_file_whose_name_is_no_text_are_written_all_the_same(tmp_path) -> None:
+    name = b"shard-\xff".decode(errors="surrogateescape")
+    said = Verdict(0, Cause.CRASH, 1, f"FileNotFoundError: {name}", traceback=f"open({name})", step=4)
+    termination_message.write(str(tmp_path / "log"), said)
+    written = (tmp_path / "log").read_text()
+    assert written == "rank 0: Crash: FileNotFoundError: shard-? (round 1, step 4)\nopen(shard-?)"
+
+
 @given(st.text(max_size=300))
 def test_other_texts_are_no_verdicts(text: str) -> None:
     assert termination_message.parse(text) is None

@@ -30,12 +30,16 @@ def write(path: str, verdict: Verdict | None) -> None:
 
 def render(verdict: Verdict) -> bytes:
     """Return the verdict as at most LIMIT bytes: what happened in the first line, then the end of the traceback or
-    output."""
+    output.
+
+    A file name that is not UTF-8 puts half a surrogate pair into a message, which becomes a question mark here.
+    """
     signal = f", {verdict.signal}" if verdict.signal.startswith("SIG") else ""
     tail = f" (round {verdict.round}, step {verdict.step}{signal}{_CASCADE if verdict.cascade else ''})\n"
-    head = f"rank {verdict.rank}: {verdict.cause.value}: {verdict.message}".encode()[: LIMIT - len(tail.encode())]
+    head = f"rank {verdict.rank}: {verdict.cause.value}: {verdict.message}".encode(errors="replace")
+    head = head[: LIMIT - len(tail.encode())]
     text = head + tail.encode()
-    rest = (verdict.traceback or "\n".join(verdict.last_lines)).encode()
+    rest = (verdict.traceback or "\n".join(verdict.last_lines)).encode(errors="replace")
     room = LIMIT - len(text)
     return text + (rest[-room:] if room > 0 else b"")
 
