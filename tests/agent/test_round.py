@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from trainmaster.agent.shell.ranks.rank_process import Rank
 from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.agent.shell.ranks.unobserved_steps import STARTED_WELL_S
 from trainmaster.agent.shell.start_method import failed_at_start
-from trainmaster.contract.wire import Assignment, Cause, StoreAddress, Verdict
+from trainmaster.contract.wire import Assignment, Cause, StoreAddress, Verdict, channel
 
 
 def failed(*, stepped: bool = False, lived_s: float = 0.5, **verdict: Any) -> Any:
@@ -53,3 +55,21 @@ def test_ranks_that_waited_for_the_zygote_have_waited_for_imports_and_not_for_th
     assert round.watch()
     assert round.clock == {"drain": 1.0, "fork": 1.0, "imports": 8.0, "rendezvous": 1.0}
     assert round.verdict is None, "11 s have passed since the old ranks ended, but the limit of 5 s is for the start"
+
+
+def test_a_rank_whose_last_message_cannot_be_understood_has_ended_all_the_same() -> None:
+    ended: list[int] = []
+
+    def understand(rank: Rank, message: dict[str, Any], fds: list[int]) -> None:
+        int(message["step"])
+
+    async def end() -> None:
+        rank = Rank(3, 1, understand, lambda rank: ended.append(rank.number))
+        rank._theirs.send(channel.SAVED, {"step": "the last one"})
+        with pytest.raises(ValueError, match="the last one"):
+            rank.exited(0)
+        assert rank.ended
+        rank.close()
+
+    asyncio.run(end())
+    assert ended == [3]

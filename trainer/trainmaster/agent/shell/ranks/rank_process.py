@@ -67,11 +67,13 @@ class Rank:
 
     def exited(self, status: int | None) -> None:
         """Handle the end of the process, which its zygote reports, after all of its messages and output."""
-        self._receive()
-        self.output.drain()
-        self._last = self.record.read()
-        self.status, self.ended = self._code_of_pipeline() << 8 if status == 0 else status, True
-        self._on_exit(self)
+        try:
+            self._receive()
+        finally:  # whatever the last message was: a rank that never counts as ended would keep the next round waiting
+            self.output.drain()
+            self._last = self.record.read()
+            self.status, self.ended = self._code_of_pipeline() << 8 if status == 0 else status, True
+            self._on_exit(self)
 
     def progress(self) -> Progress:
         return self._last if self.ended else self.record.read()
