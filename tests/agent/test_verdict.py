@@ -10,8 +10,9 @@ import pytest
 
 from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.agent.shell.ranks.verdict import End, judge
-from trainmaster.contract.wire import Assignment, Cause, ExitCode, Progress, StoreAddress
+from trainmaster.contract.wire import Assignment, Cause, ExitCode, Identity, Progress, Report, StoreAddress, encode
 from trainmaster.host.failure_signatures import cause_of, is_cascade
+from trainmaster_operator.control.http_server import Limits
 
 TRACEBACK = "Traceback (most recent call last):"
 GLOO = [
@@ -275,3 +276,10 @@ def test_the_kernels_kill_is_never_of_the_devices_memory() -> None:
 def test_diverged_words_name_the_samples_of_the_step() -> None:
     words = {"cause": "Diverged", "message": "step 7: loss is nan", "step": 6, "samples": [48, 56]}
     assert judge(End(0, 1, words=words)).samples == [48, 56]
+
+
+def test_a_report_of_a_rank_that_printed_binary_data_is_short_enough_for_the_operator() -> None:
+    garbage = "\x00" * 4096
+    verdict = judge(End(0, 1, status=ended(1), lines=[TRACEBACK, f"  {garbage}", *[garbage] * 198]))
+    report = Report(Identity("uid", "space", "job", "worker", 0, 0, "pod"), round=1, verdict=verdict)
+    assert len(encode(report)) < Limits().body_bytes

@@ -21,6 +21,11 @@ from trainmaster.agent.shell.ranks.last_output import (
 from trainmaster.agent.shell.ranks.recurrence import recurrence
 from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Recurrence, Verdict
 from trainmaster.host.failure_signatures import cause_of, hardware_line, is_abort_for_a_peer, is_cascade, is_on_device
+from trainmaster.rank.failure_message import OWN_LOOP_TRACEBACK_LIMIT
+
+_LINE_CHARACTERS = 2_000
+"""Characters of a printed line that are kept with a verdict. An operator refuses reports of more than 1 MiB, and a
+character may take twelve bytes there."""
 
 
 @dataclass
@@ -79,8 +84,8 @@ def judge(end: End) -> Verdict:
         message=message,
         exit_code=code,
         signal=signal_name(-code) if code < 0 else "",
-        traceback=text,
-        last_lines=end.lines[-LAST_LINES:],
+        traceback=text[-OWN_LOOP_TRACEBACK_LIMIT:],
+        last_lines=[line[:_LINE_CHARACTERS] for line in end.lines[-LAST_LINES:]],
         step=int(words.get("step") or end.step),
         cascade=cascade and not broken,
         on_device=cause is Cause.OUT_OF_MEMORY and code >= 0 and is_on_device(text),
