@@ -15,7 +15,8 @@ from tests.agent.world import World
 from trainmaster.agent.shell import peer_heartbeat as ring_module
 from trainmaster.agent.shell.datagrams import Datagrams
 from trainmaster.agent.shell.peer_heartbeat import PONG, UNANSWERED, Ring
-from trainmaster.contract.wire import Neighbour, StoreAddress
+from trainmaster.agent.shell.restart_without_leader import FAILED, _brief
+from trainmaster.contract.wire import Cause, Neighbour, StoreAddress, Verdict
 
 WAITING = "import time\nwhile True: time.sleep(0.05)\n"
 
@@ -90,6 +91,24 @@ def test_who_does_not_know_the_secret_is_not_heard() -> None:
         assert heard.empty()
         for one in (here, friend, stranger, nobody):
             one.close()
+
+    asyncio.run(main())
+
+
+def test_the_words_of_any_failure_fit_into_a_datagram() -> None:
+    async def main() -> None:
+        heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        here = Datagrams(lambda message, _: heard.put_nowait(message))
+        here.secret = "secret"
+        await here.open(StoreAddress("127.0.0.1", 0))
+        assert here._transport is not None
+        to = StoreAddress(*here._transport.get_extra_info("sockname"))
+        for message in ("\0" * 5000, '"' * 5000, "\N{WORLD MAP}\udcff" * 5000):
+            verdict = Verdict(10**6, Cause.CRASH, 10**6, message, exit_code=-64, signal="SIGRTMAX", step=2**62)
+            words = {"kind": FAILED, "round": 10**6, "silent": False, "verdict": _brief(verdict, 1 / 3)}
+            here.send(to, words)
+            assert await heard.get() == words
+        here.close()
 
     asyncio.run(main())
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainmaster.agent.shell.supervisor import Supervisor
 
 FAILED, OPEN, OPENED = "failed", "open", "opened"
-_SHOWN = 300  # characters of a failure's message
+_SHOWN = 300  # characters of a failure's message; JSON needs at most two bytes for each that can be printed
 
 
 class Grant:
@@ -167,7 +167,7 @@ def _brief(verdict: Verdict, age_s: float) -> dict[str, Any]:
         "rank": verdict.rank,
         "cause": verdict.cause.value,
         "round": verdict.round,
-        "message": verdict.message.encode("ascii", "replace")[:_SHOWN].decode(),
+        "message": "".join(c if c.isascii() and c.isprintable() else "?" for c in verdict.message[:_SHOWN]),
         "exit_code": verdict.exit_code,
         "signal": verdict.signal,
         "step": verdict.step,
