@@ -291,6 +291,22 @@ def test_nobody_at_the_address_is_unreachable(token):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("answer", [b"\r\n\r\n", b"garbage\r\n\r\n", b"HTTP/1.1\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n"])
+def test_somebody_who_answers_with_garbage_is_no_operator(token, answer):
+    async def serve(reader, writer):
+        writer.write(answer)
+        await reader.read()
+        writer.close()
+
+    async def main():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        with pytest.raises(Unreachable):
+            await report(Connection(Access(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", token)))
+        server.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("url", ["", "operator:8443", "ftp://operator", "http://"])
 def test_an_address_of_the_operator_that_is_none_is_named(url):
     with pytest.raises(ValueError, match="http://host:port is expected"):

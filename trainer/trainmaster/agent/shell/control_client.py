@@ -188,7 +188,7 @@ class Connection:
         writer.write(head.encode() + body)
         await writer.drain()
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        status = int(lines[0].split(" ", 2)[1])
+        status = int(lines[0].partition(" ")[2][:3])
         headers = {
             name.strip().lower(): value.strip()
             for name, _, value in (line.partition(":") for line in lines[1:] if line)
