@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 
 import pytest
 
+from trainmaster.agent.shell import pod_log
 from trainmaster.agent.shell.ranks import output_pipe
 from trainmaster.agent.shell.ranks.output_pipe import Output
+from trainmaster.agent.shell.supervisor import Supervisor
 
 BAR = b"\r%3d %%"
 
@@ -100,3 +103,17 @@ def test_output_without_an_end_of_line_is_forwarded_in_parts_and_does_not_gather
     forwarded = [line.removeprefix(b"[rank 0] ") for line in capsysbinary.readouterr().out.splitlines()]
     assert [len(line) for line in forwarded] == [100_000, 100_000, 3]
     assert lines[-1] == "end"
+
+
+def test_an_agent_whose_log_is_full_goes_on_and_ends_with_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = open("/dev/full", "w")  # noqa: SIM115  closing it is part of the test
+    monkeypatch.setattr(sys, "stdout", full)
+    agent = object.__new__(Supervisor)
+    agent._note("the zygote ended, and this pod's ranks with it")
+    pod_log.finish()
+    full.close()  # as the interpreter does at its end, where an error would change the exit code
+
+
+def test_a_sentence_about_a_file_that_is_not_utf_8_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    pod_log.note("no such file: shard-\udcff")
+    assert capsys.readouterr().out == "[agent] no such file: shard-?\n"

@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 
-from trainmaster.agent.shell import fault_socket, profile_commands
+from trainmaster.agent.shell import fault_socket, pod_log, profile_commands
 from trainmaster.agent.shell.settings_reading import EndedEarly, read_settings
 from trainmaster.agent.shell.supervisor import Supervisor
 from trainmaster.contract.wire import ExitCode
@@ -17,16 +17,16 @@ async def _run() -> int:
     try:
         settings = await read_settings(os.environ)
     except ValueError as error:
-        print(f"trainmaster agent: {error}", file=sys.stderr)
+        pod_log.complain(str(error))
         return ExitCode.CONFIG_ERROR
     except EndedEarly as ended:
         return ended.code
     if settings.without_devices:
-        print(f"[agent] {settings.without_devices}", flush=True)
+        pod_log.note(settings.without_devices)
     supervisor = Supervisor(settings)
     code = await supervisor.run()
     if supervisor.uploads.stuck:  # the interpreter would wait for the threads that wait for storage
-        sys.stdout.flush()
+        pod_log.finish()
         os._exit(code)
     return code
 
@@ -36,7 +36,9 @@ def main() -> int:
         return fault_socket.request(sys.argv[2:])
     if sys.argv[1:2] == ["profile"]:
         return profile_commands.command(sys.argv[2:])
-    return asyncio.run(_run())
+    code = asyncio.run(_run())
+    pod_log.finish()
+    return code
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable
 from typing import Any, cast
 
+from trainmaster.agent.shell import pod_log
 from trainmaster.contract.wire import StoreAddress
 
 LONGEST = 1200  # bytes: it fits into one packet of any network
@@ -41,7 +42,7 @@ class Datagrams(asyncio.DatagramProtocol):
         try:
             await loop.create_datagram_endpoint(lambda: self, local_addr=(address.host, address.port))
         except OSError as error:
-            print(f"[agent] other agents can't be asked whether they live: {address}: {error}", flush=True)
+            pod_log.note(f"other agents can't be asked whether they live: {address}: {error}")
 
     def close(self) -> None:
         if self._transport is not None:

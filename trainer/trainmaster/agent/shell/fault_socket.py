@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.agent.shell import pod_log
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire import fault_protocol as wire
 
@@ -58,7 +59,7 @@ class Faults:
                 (self.folder / left).unlink(missing_ok=True)
             self._server = await asyncio.start_unix_server(self._serve, sock=_listener(self.folder / wire.SOCKET))
         except OSError as error:
-            print(f"[agent] no faults can be injected here: {error}", flush=True)
+            pod_log.note(f"no faults can be injected here: {error}")
             return
         os.environ[environment.FAULT_DIR] = str(self.folder)  # for uploads, which run in this process
 
@@ -78,7 +79,7 @@ class Faults:
                 writer.write(json.dumps(await self._answer(json.loads(line))).encode() + b"\n")
                 await writer.drain()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            print(f"[agent] malformed question about a fault: {error}", flush=True)
+            pod_log.note(f"malformed question about a fault: {error}")
         except ConnectionError:
             return  # the client is gone
         finally:
@@ -97,12 +98,12 @@ class Faults:
         if fault is None:
             return False
         self._lay_down()
-        print(f"[agent] fault {fault['kind']} fires on rank {question['rank']} in step {question['step']}", flush=True)
+        pod_log.note(f"fault {fault['kind']} fires on rank {question['rank']} in step {question['step']}")
         if fault["kind"] in self._acts:
             try:
                 await self._acts[fault["kind"]](fault)
             except Impossible as reason:
-                print(f"[agent] fault {fault['kind']} can't be done: {reason}", flush=True)
+                pod_log.note(f"fault {fault['kind']} can't be done: {reason}")
         return True
 
     async def _do(self, fault: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.agent.shell import self_fencing
+from trainmaster.agent.shell import pod_log, self_fencing
 from trainmaster.agent.shell.control_client import Access, Connection, Refused, Unreachable
 from trainmaster.contract.wire import Directive, ExitCode, JoinRequest, Report, termination_message
 from trainmaster.contract.wire.progress_record import LOADED
@@ -110,7 +110,7 @@ class Reporter:
 
     async def _keep_lease(self, lease: self_fencing.Lease) -> None:
         words = await lease.over()
-        print(f"[agent] {words}: this pod may be replaced, so its ranks end", flush=True)
+        pod_log.note(f"{words}: this pod may be replaced, so its ranks end")
         self._supervisor.end(ExitCode.FENCED)
         await asyncio.Event().wait()
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from typing import Any
 
+from trainmaster.agent.shell import pod_log
 from trainmaster.agent.shell.datagrams import Datagrams
 from trainmaster.agent.shell.fault_socket import Faults
 from trainmaster.agent.shell.launching import foreign_launchers, rank_software
@@ -148,7 +148,7 @@ class Supervisor:
         self._begun = assignment.round
         self.settings = self.settings.of_round(assignment)
         if wrong := self.settings.wrong_size(assignment):
-            print(f"trainmaster agent: {wrong}", file=sys.stderr, flush=True)
+            pod_log.complain(wrong)
             self.end(ExitCode.CONFIG_ERROR)
             return
         self._unconfirmed = assignment.minor > 0 and (self.directive is None or self.directive.round < assignment.round)
@@ -391,7 +391,7 @@ class Supervisor:
 
     def _note(self, message: str) -> None:
         """Write a sentence to the log of this pod."""
-        print(f"[agent] {message}", flush=True)
+        pod_log.note(message)
 
     def _advise(self, reason: str, message: str) -> None:
         """Write a sentence to the log and to the job's events, because the job's owner can act on it."""
