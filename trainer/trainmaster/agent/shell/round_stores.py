@@ -95,14 +95,8 @@ class Stores:
             program = code_of_call("trainmaster.agent.zygote.store_process", "main")
             entry = {"kind": "exec", "argv": [sys.executable, "-c", program, host]}
         fds = {"output": store.output.write_fd, "channel": theirs.fileno()}
-        try:
-            store.process = self._zygotes.start(link, entry, env, "/", fds, lambda _: self._ended(store))
-        except OSError:
-            self._next = None
-            self._close(store)
-            return
-        finally:
-            theirs.close()
+        store.process = self._zygotes.start(link, entry, env, "/", fds, lambda _: self._ended(store))
+        theirs.close()
         store.output.started()
         ours.socket.setblocking(False)
         asyncio.get_running_loop().add_reader(ours.socket, self._receive, store)

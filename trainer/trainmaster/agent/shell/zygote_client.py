@@ -13,7 +13,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,13 +30,54 @@ _CONNECT_PAUSE_S = 0.25  # while the machine's zygote comes up
 
 @dataclass(eq=False)
 class Link:
-    """A connection to one zygote."""
+    """A connection to one zygote. What does not fit into its socket waits in `outbox`, with copies of descriptors."""
 
     kind: str  # root, pristine, learned
     socket: socket.socket
     modules: int = 0
     barred: list[str] = field(default_factory=list)  # modules that it must not import
     ids: set[int] = field(default_factory=set)
+    outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque)
+
+    def send(self, body: dict[str, Any], fds: Iterable[int] = ()) -> None:
+        """Send or queue a packet. A zygote that has ended gets none: its end is noticed where its packets are read."""
+        if self.socket.fileno() < 0:
+            return
+        waiting = bool(self.outbox)
+        self.outbox.append((body, [os.dup(fd) for fd in fds]))
+        if not waiting:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as the socket takes it: a zygote that forks reads nothing meanwhile."""
+        loop = asyncio.get_running_loop()
+        while self.outbox:
+            body, fds = self.outbox[0]
+            try:
+                packets.send(self.socket, body, fds)
+            except BlockingIOError:
+                loop.add_writer(self.socket, self.flush)
+                return
+            except ConnectionError:
+                self.drop()
+                return
+            self.outbox.popleft()
+            packets.close_all(fds)
+        loop.remove_writer(self.socket)
+
+    def drop(self) -> None:
+        """Drop what waits."""
+        while self.outbox:
+            packets.close_all(self.outbox.popleft()[1])
+        if self.socket.fileno() >= 0:
+            asyncio.get_running_loop().remove_writer(self.socket)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.drop()
+        if self.socket.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self.socket)
+            self.socket.close()
 
 
 @dataclass
@@ -77,14 +119,15 @@ class Zygotes:
         sock = await self._connect(path) if path and not bare else None
         if sock is None:
             sock = self._start_own(bare=bare)
-        self._greet(sock)
+        root = self._greet(sock)
         if self._unsent is not None:
-            packets.send(sock, self._unsent)
+            root.send(self._unsent)
             self._unsent = None
 
-    def _greet(self, sock: socket.socket) -> None:
-        self._root = self._adopt(Link("root", sock))
-        packets.send(sock, {"op": "hello", "key": self._key, "load": self._load})
+    def _greet(self, sock: socket.socket) -> Link:
+        root = self._root = self._adopt(Link("root", sock))
+        root.send({"op": "hello", "key": self._key, "load": self._load})
+        return root
 
     @property
     def alive(self) -> bool:
@@ -111,7 +154,7 @@ class Zygotes:
         fds: dict[str, int],
         on_exit: Callable[[int | None], None],
     ) -> Process:
-        """Start a process through `link`. Raises OSError when that zygote is gone."""
+        """Start a process through `link`. If that zygote has just ended, the process ends with it."""
         self._next_id += 1
         process = Process(self._next_id, link, on_exit)
         request = {
@@ -123,9 +166,9 @@ class Zygotes:
             "fds": list(fds),
             "mark": f"{os.getpid()}-{process.id}",
         }
-        packets.send(link.socket, request, list(fds.values()))
         self._processes[process.id] = process
         link.ids.add(process.id)
+        link.send(request, fds.values())
         return process
 
     def learned(self) -> Link | None:
@@ -147,25 +190,23 @@ class Zygotes:
         if self._root is None:
             self._unsent = body
         else:
-            packets.send(self._root.socket, body)
+            self._root.send(body)
 
     def bar(self) -> None:
         """Never fork from the learned zygote again."""
         link = self._links.pop("learned", None)
         if link is not None and not link.ids:
-            self._close(link)
+            link.close()
         if self._root is not None:
-            packets.send(self._root.socket, {"op": "bar", "key": self._key})
+            self._root.send({"op": "bar", "key": self._key})
 
     def close(self) -> None:
         """Close the connections to all zygotes. Each kills the processes that it started for us, and our own zygote
         ends."""
         self._closing = True
-        loop = asyncio.get_running_loop()
         for link in [self._root, *self._links.values(), *(p.link for p in self._processes.values())]:
-            if link is not None and link.socket.fileno() >= 0:
-                loop.remove_reader(link.socket)
-                link.socket.close()
+            if link is not None:
+                link.close()
         self._root = None
         self._links.clear()
         if self._own is not None:
@@ -245,7 +286,7 @@ class Zygotes:
             old = self._links.get(kind)
             self._links[kind] = self._adopt(Link(kind, socket.socket(fileno=fds[0]), body["modules"], body["barred"]))
             if old is not None and not old.ids:
-                self._close(old)
+                old.close()
             if kind == "learned":
                 self._note(f"ranks are forked from now on, with {body['modules']} modules imported")
         self._changed()
@@ -255,7 +296,7 @@ class Zygotes:
         machine = self._root
         self._greet(self._start_own(bare=False))
         if machine is not None and not machine.ids:  # or it is closed with the last process that it has started for us
-            self._close(machine)
+            machine.close()
 
     def _exited(self, id: int, status: int | None) -> None:
         process = self._processes.pop(id, None)
@@ -264,14 +305,14 @@ class Zygotes:
         link = process.link
         link.ids.discard(id)
         if not link.ids and link is not self._root and link not in self._links.values():
-            self._close(link)
+            link.close()
         process.ended = True
         process.on_exit(status)
 
     def _lost(self, link: Link) -> None:
         if self._closing:
             return
-        self._close(link)
+        link.close()
         if link is self._root:
             self._root = None
         for kind in [k for k, other in self._links.items() if other is link]:
@@ -279,11 +320,6 @@ class Zygotes:
         for id in list(link.ids):
             self._exited(id, None)
         self._changed()
-
-    def _close(self, link: Link) -> None:
-        if link.socket.fileno() >= 0:
-            asyncio.get_running_loop().remove_reader(link.socket)
-            link.socket.close()
 
 
 def signal_all(processes: list[Process], number: int) -> None:
@@ -293,5 +329,4 @@ def signal_all(processes: list[Process], number: int) -> None:
         if not process.ended:
             by_link.setdefault(process.link, []).append(process.id)
     for link, ids in by_link.items():
-        with contextlib.suppress(OSError):
-            packets.send(link.socket, {"op": "signal", "ids": ids, "signal": int(number)})
+        link.send({"op": "signal", "ids": ids, "signal": int(number)})
