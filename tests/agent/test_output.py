@@ -6,6 +6,8 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -108,8 +110,10 @@ def test_output_without_an_end_of_line_is_forwarded_in_parts_and_does_not_gather
 def test_an_agent_whose_log_is_full_goes_on_and_ends_with_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     full = open("/dev/full", "w")  # noqa: SIM115  closing it is part of the test
     monkeypatch.setattr(sys, "stdout", full)
-    agent = object.__new__(Supervisor)
-    agent._note("the zygote ended, and this pod's ranks with it")
+    agent: Any = object.__new__(Supervisor)
+    agent.events, agent.reporter = [], SimpleNamespace(at_once=lambda: None)
+    agent._advise("ZygoteLost", "the zygote ended, and this pod's ranks with it")
+    assert agent.events == [{"reason": "ZygoteLost", "message": "the zygote ended, and this pod's ranks with it"}]
     pod_log.finish()
     full.close()  # as the interpreter does at its end, where an error would change the exit code
 

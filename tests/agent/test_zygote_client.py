@@ -6,8 +6,14 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from trainmaster.agent.shell import supervisor as supervisor_module
+from trainmaster.agent.shell.supervisor import Supervisor
 from trainmaster.agent.shell.zygote_client import Link, Process, Zygotes, signal_all
 from trainmaster.agent.zygote import packets
 
@@ -69,5 +75,58 @@ def test_the_descriptors_of_what_a_zygote_never_read_are_closed() -> None:
         link.close()
         assert await asyncio.to_thread(os.read, read, 1) == b"", "a writing end of the pipe is still open"
         os.close(read)
+
+    asyncio.run(main())
+
+
+def agent_without_zygote(opened: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(supervisor_module.processes, "end_children", lambda: None)
+    agent: Any = object.__new__(Supervisor)
+    agent.settings = SimpleNamespace(zygote="", zygote_enabled=True)
+    agent.start_method = SimpleNamespace(zygotes_changed=lambda: None)
+    agent.stores = SimpleNamespace(offer_if_kept=lambda: None)
+    agent.reporter = SimpleNamespace(at_once=lambda: None)
+    agent.exit_code = asyncio.get_running_loop().create_future()
+    agent.round = agent._waiting = agent._reopening = None
+    agent.events = []
+
+    async def open(path: str, *, bare: bool) -> None:
+        await opened()
+        agent.zygotes.alive = True
+
+    agent.zygotes = SimpleNamespace(alive=False, open=open)
+    return agent
+
+
+def test_when_all_zygotes_end_one_successor_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        opened = []
+
+        async def open() -> None:
+            opened.append("one")
+            await asyncio.sleep(0)
+
+        agent = agent_without_zygote(open, monkeypatch)
+        for _ in ("root", "pristine", "learned"):
+            agent._zygotes_changed()
+        await agent._reopening
+        assert (opened, [event["reason"] for event in agent.events]) == (["one"], ["ZygoteLost"])
+        agent.zygotes.alive = False
+        agent._zygotes_changed()
+        await agent._reopening
+        assert opened == ["one", "one"]
+
+    asyncio.run(main())
+
+
+def test_an_agent_that_cannot_open_a_successor_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async def open() -> None:
+            raise BlockingIOError("no process can be started")
+
+        agent = agent_without_zygote(open, monkeypatch)
+        agent._zygotes_changed()
+        await asyncio.wait({agent._reopening})
+        assert isinstance(agent.exit_code.exception(), BlockingIOError)
 
     asyncio.run(main())

@@ -60,7 +60,7 @@ class Supervisor:
         self.software: dict[str, str] = {}  # that ranks here will run; empty until it has been read
         self.reporter = Reporter(self)
         key = settings.key()
-        self.zygotes = Zygotes(key, settings.load_environment(), self._zygotes_changed, self._note)
+        self.zygotes = Zygotes(key, settings.load_environment(), self._zygotes_changed, pod_log.note)
         self.stores = Stores(settings, self.zygotes, self.reporter.at_once, self._keeps_store)
         self.uploads = Uploads(self._upload_changed)
         self.last_saves = LastSaves(self.uploads, settings.checkpoint_timeout_s)
@@ -93,10 +93,9 @@ class Supervisor:
         await self.faults.open()
         await self.datagrams.open(self.peers.address)
         for note in self.settings.notes:
-            self._note(note)
-        bare = not self.settings.zygote_enabled
+            pod_log.note(note)
         # Joining does not wait for the zygote: the operator plans meanwhile.
-        tasks = [asyncio.create_task(self._open_zygotes(bare)), *self.reporter.start()]
+        tasks = [asyncio.create_task(self._open_zygotes()), *self.reporter.start()]
         tasks.append(asyncio.create_task(self._read_software()))
         try:
             return await self._first_end(tasks)
@@ -139,7 +138,7 @@ class Supervisor:
     def begin_granted(self, assignment: Assignment) -> None:
         """Begin a round that no leader has published. A round that a leader publishes replaces it, even with the same
         number."""
-        self._note(f"round {assignment.round} opens by the grant: no operator answers")
+        pod_log.note(f"round {assignment.round} opens by the grant: no operator answers")
         self._begin(assignment, time.monotonic_ns())
         self.reporter.drop()
 
@@ -332,13 +331,19 @@ class Supervisor:
             self.reporter.at_once()  # a round may wait until this pod is warm
         self._start_waiting_round()
         if not self.zygotes.alive and not self.exit_code.done():
-            self._advise("ZygoteLost", "the zygote ended, and this pod's ranks with it: connecting to its successor")
             processes.end_children()
-            bare = not self.settings.zygote_enabled
-            self._reopening = asyncio.get_running_loop().create_task(self._open_zygotes(bare))
+            if self._reopening is None or self._reopening.done():  # else another zygote of the lost one has ended
+                self._advise("ZygoteLost", "the zygote ended and this pod's ranks with it: connecting to its successor")
+                self._reopening = asyncio.get_running_loop().create_task(self._open_zygotes())
 
-    async def _open_zygotes(self, bare: bool) -> None:
-        await self.zygotes.open(self.settings.zygote, bare=bare)
+    async def _open_zygotes(self) -> None:
+        """Open the zygotes. An error ends the agent, which can start no rank without them."""
+        try:
+            await self.zygotes.open(self.settings.zygote, bare=not self.settings.zygote_enabled)
+        except OSError as error:
+            if not self.exit_code.done():
+                self.exit_code.set_exception(error)
+            return
         self._zygotes_changed()
 
     async def _read_software(self) -> None:
@@ -389,11 +394,7 @@ class Supervisor:
         self.events.append({"reason": reason, "message": message})
         self.reporter.at_once()
 
-    def _note(self, message: str) -> None:
-        """Write a sentence to the log of this pod."""
-        pod_log.note(message)
-
     def _advise(self, reason: str, message: str) -> None:
         """Write a sentence to the log and to the job's events, because the job's owner can act on it."""
-        self._note(message)
+        pod_log.note(message)
         self._event(reason, message)
