@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trainmaster.agent.shell import known_imports
 from trainmaster.agent.shell.known_imports import KnownImports
+from trainmaster.agent.shell.saves import peer_server
 from trainmaster.agent.shell.saves.peer_server import PeerServer
 from trainmaster.agent.shell.saves.replica_sender import Replicas, State
 from trainmaster.agent.zygote.import_plan import Imported
@@ -438,6 +441,48 @@ def test_a_peer_that_is_gone_turns_copying_off_and_is_told_why(ours: RamFolder, 
     assert not copies.replicas.on
     copies.replicas.begin(4, [gone], SECRET)
     assert copies.replicas.on
+
+
+def test_a_server_that_could_not_accept_a_connection_accepts_the_next_one(
+    ours: RamFolder, theirs: RamFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(socket.socket):
+        """A listening socket of a process that has too many open files, once."""
+
+        failures = iter([OSError(errno.EMFILE, "Too many open files")])
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            for failure in self.failures:
+                raise failure
+            return super().accept()
+
+    def listen(*where: Any, **how: Any) -> socket.socket:
+        return Full(fileno=create_server(*where, **how).detach())
+
+    create_server = socket.create_server
+    monkeypatch.setattr(peer_server, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(peer_server.socket, "create_server", listen)
+    server = PeerServer("127.0.0.1", theirs)
+    server.begin(3, SECRET, range(0))
+    saved(ours, 7)
+    with Peer(server.address, SECRET) as peer:
+        peer.keep(ours, 7, 3, 1)
+    server.close()
+    assert list(held(theirs)) == [(7, 3, 1)]
+
+
+def test_a_server_that_could_start_no_thread_hangs_up_and_serves_the_next_connection(
+    server: PeerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            monkeypatch.undo()
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(peer_server.threading, "Thread", Refused)
+    with pytest.raises(ConnectionError):
+        Peer(server.address, SECRET)
+    Peer(server.address, SECRET).close()
 
 
 def test_without_a_peer_or_a_secret_nothing_is_copied(ours: RamFolder, server: PeerServer) -> None:

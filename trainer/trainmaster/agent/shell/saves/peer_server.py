@@ -33,6 +33,7 @@ from trainmaster.contract.wire.messages import StoreAddress
 
 _CONNECTIONS = 16  # at a time
 _IDLE_S = 300.0
+_AGAIN_S = 1.0  # after no connection could be accepted
 _NICENESS = 5  # of the threads that receive copies: ranks come first
 _WORDS = {
     200: "OK",
@@ -63,6 +64,7 @@ class PeerServer:
         self._round, self._secret, self._own = 0, "", range(0)
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         threading.Thread(target=self._accept, name="peers", daemon=True).start()
 
     def begin(self, round: int, secret: str, own: range) -> None:
@@ -70,6 +72,7 @@ class PeerServer:
         self._round, self._secret, self._own = round, secret, own
 
     def close(self) -> None:
+        self._closed.set()
         with self._lock:
             sockets = [self._listening, *self._open]
         for sock in sockets:
@@ -78,19 +81,28 @@ class PeerServer:
         self._listening.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 sock, _ = self._listening.accept()
-            except OSError:
-                return
+            except OSError:  # too many files are open, or that connection has broken: later ones may be accepted
+                self._closed.wait(_AGAIN_S)
+                continue
             with self._lock:
                 full = len(self._open) >= _CONNECTIONS
                 if not full:
                     self._open.add(sock)
-            if full:
+            if full or not self._start_thread(sock):
                 sock.close()
-            else:
-                threading.Thread(target=self._serve, args=(sock,), name="peer", daemon=True).start()
+
+    def _start_thread(self, sock: socket.socket) -> bool:
+        """Start a thread for a connection. Return False if the pod has as many threads as it may have."""
+        try:
+            threading.Thread(target=self._serve, args=(sock,), name="peer", daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._open.discard(sock)
+            return False
+        return True
 
     def _serve(self, sock: socket.socket) -> None:
         try:
