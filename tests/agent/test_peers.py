@@ -443,6 +443,27 @@ def test_a_peer_that_is_gone_turns_copying_off_and_is_told_why(ours: RamFolder, 
     assert copies.replicas.on
 
 
+def test_copies_go_on_after_another_program_has_answered_at_the_address_of_a_peer(
+    ours: RamFolder, server: PeerServer, copies: Copies
+) -> None:
+    saved(ours, 7)
+    for round, answer in enumerate(
+        (b"\r\n\r\n", b"HTTP/1.1\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n"), 4
+    ):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            copies.replicas.begin(round, [StoreAddress("127.0.0.1", other.getsockname()[1])], SECRET)
+            saved(ours, 7, round=round)
+            copies.replicas.offer((7, round, 1))
+            link, _ = other.accept()
+            with link:
+                link.recv(4096)
+                link.sendall(answer)
+                assert "is not that of a peer" in copies.next()[1]
+    copies.replicas.begin(3, [server.address], SECRET)
+    copies.replicas.offer((7, 3, 1))
+    assert copies.next() == ((7, 3, 1), "")
+
+
 def test_a_server_that_could_not_accept_a_connection_accepts_the_next_one(
     ours: RamFolder, theirs: RamFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,7 +101,7 @@ class Peer:
         self, method: str, path: str, receipt: bytes = b"", file: BinaryIO | None = None
     ) -> tuple[dict[str, str], bytes]:
         headers, _ = self._request(method, path, receipt, file)
-        length = _length(headers)
+        length = _number(headers.get("content-length", "0"))
         if length > HEAD_LIMIT:
             raise ConnectionError(f"an answer of {length} bytes")
         return headers, self._link.read(length)
@@ -123,7 +123,7 @@ class Peer:
             self._link.socket.sendfile(file)
             status, known = self._answer()
         if status not in (200, 204):
-            words = self._link.read(min(_length(known), HEAD_LIMIT))
+            words = self._link.read(min(_number(known.get("content-length", "0")), HEAD_LIMIT))
             raise Refused(status, f"the peer says {status}: {words.decode(errors='replace')[:200]}")
         return known, self._count
 
@@ -131,18 +131,14 @@ class Peer:
         answer = self._link.head()
         if answer is None:
             raise ConnectionError("the peer closed the connection")
-        status = answer[0].split(" ", 2)[1:2]
-        if not status or not status[0].isdecimal():
-            raise ConnectionError(f"the peer's answer can't be read: {answer[0][:80]!r}")
-        return int(status[0]), answer[1]
+        return _number(answer[0].partition(" ")[2][:3]), answer[1]
 
 
-def _length(headers: dict[str, str]) -> int:
-    """Return the length of an answer's body. Raises ConnectionError if it is not a number."""
-    length = headers.get("content-length", "0")
-    if not length.isdecimal():
-        raise ConnectionError(f"an answer of {length[:80]!r} bytes")
-    return int(length)
+def _number(text: str) -> int:
+    """Return a number of an answer. Raises ConnectionError: another program may have got the peer's address."""
+    if not text.isdecimal() or len(text) > 15:
+        raise ConnectionError(f"the answer is not that of a peer: {text[:20]!r} is no number")
+    return int(text)
 
 
 def own_address() -> StoreAddress | None:
