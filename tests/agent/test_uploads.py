@@ -221,6 +221,36 @@ def test_what_is_given_up_is_lost_with_the_words_of_its_failure(monkeypatch: pyt
     asyncio.run(scenario())
 
 
+def test_an_agent_does_not_wait_at_its_end_for_a_storage_that_does_not_give_room_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage = Storage(monkeypatch)
+    storage.error = "Input/output error"
+    asked, answers = threading.Event(), threading.Event()
+
+    def abandon(message: dict[str, Any], error: str) -> None:
+        asked.set()
+        answers.wait(20)
+
+    sys.modules["trainmaster.checkpoint.files.upload"].abandon = abandon  # type: ignore[attr-defined]
+
+    async def scenario() -> None:
+        told = Told()
+        uploads = Uploads(told, pause_s=(1000.0, 1000.0))
+        submit(uploads, 7)
+        await told.until(1)
+        uploads.give_up()
+        await asyncio.to_thread(asked.wait, 20)
+        assert not await uploads.drained(0.0)
+        assert uploads.stuck
+        answers.set()
+        assert await uploads.drained(20)
+        assert not uploads.stuck
+        uploads.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_save_whose_round_is_replaced_is_lost_at_once_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(monkeypatch)
     storage.error, storage.why = "round 2 has taken the storage", "fenced"

@@ -95,6 +95,7 @@ class Uploads:
         self._newest: dict[int, _Upload] = {}  # of each rank
         self._lost: dict[int, Lost] = {}  # of each rank, while it is its newest
         self._in_threads: set[_Upload] = set()
+        self._giving_back: set[Future[None]] = set()  # the room on storage of uploads that were given up
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -119,7 +120,7 @@ class Uploads:
     @property
     def stuck(self) -> bool:
         """Return True if a thread still waits for storage."""
-        return bool(self._in_threads)
+        return bool(self._in_threads) or any(work.running() for work in self._giving_back)
 
     def submit(self, message: dict[str, Any], fd: int) -> None:
         """Upload what lies in the memory file `fd`, which stays the caller's."""
@@ -289,20 +290,36 @@ class Uploads:
             upload.timer.cancel()
             upload.timer = None
             if not upload.stored:
-                self._threads.submit(_give_room_back, upload.message, upload.error)
+                self._give_room_back(upload)
             os.close(upload.fd)
         self._update_idle()
+
+    def _give_room_back(self, upload: _Upload) -> None:
+        """Remove from storage what there is of an upload, in a thread: storage may not answer."""
+        loop = asyncio.get_running_loop()
+
+        def ended(work: Future[None]) -> None:
+            self._giving_back.discard(work)
+            self._update_idle()
+
+        def tell(work: Future[None]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no listener any more
+                loop.call_soon_threadsafe(ended, work)
+
+        work = self._threads.submit(_abandon, upload.message, upload.error)
+        self._giving_back.add(work)
+        work.add_done_callback(tell)
 
     def _record(self, upload: _Upload, error: str, manifest: str = "", *, cascade: bool = False) -> None:
         seconds = round(self._clock() - upload.staged_at, 3) if manifest else 0.0
         self._records.append(CheckpointRecord(upload.step, upload.round, "storage", manifest, error, cascade, seconds))
 
     def _update_idle(self) -> None:
-        if self.under_way:
+        if self.under_way or self._giving_back:
             self._idle.clear()
         else:
             self._idle.set()
 
 
-def _give_room_back(message: dict[str, Any], error: str) -> None:
+def _abandon(message: dict[str, Any], error: str) -> None:
     importlib.import_module("trainmaster.checkpoint.files.upload").abandon(message, error)
