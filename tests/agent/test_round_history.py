@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from trainmaster.agent.shell.ranks import round_history
 from trainmaster.agent.shell.ranks.round_history import RoundHistory
 from trainmaster.contract.wire import Assignment, Progress, StoreAddress
 from trainmaster.contract.wire.training_times import KEPT
@@ -89,3 +90,18 @@ def test_an_agent_that_came_later_does_not_tell_when_the_job_first_stepped() -> 
     history.begin(begun_with(1), None)
     history.retire(of_round(2, Progress(first_step_ns=S)))
     assert history.environment() == {}
+
+
+@pytest.mark.parametrize(("set_by_s", "told"), [(3600.0, 1000.0), (-400.0, 600.0)])
+def test_no_save_of_the_job_is_older_than_its_first_step_although_the_clock_was_set(
+    set_by_s: float, told: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(round_history, "time", SimpleNamespace(time=lambda: clock.now, monotonic_ns=lambda: 50 * S))
+    history, round = RoundHistory(), of_round(1, Progress(first_step_ns=50 * S))
+    history.begin(begun_with(0), None)
+    history.list_rounds(round, 50 * S)  # a report
+    clock.now += set_by_s
+    history.retire(round)
+    history.retire(of_round(2, Progress(first_step_ns=1)))  # its first step is not the job's
+    assert history.environment() == {"TRAINMASTER_FIRST_STEP_AT": f"{told:.3f}"}

@@ -45,6 +45,7 @@ class RoundHistory:
         self._before: Round | None = None
         self._whole: bool | None = None  # it begins with the job's first round
         self._first_step_at = 0.0  # seconds since 1970; 0: no rank here has completed a step
+        self._first_stepped: int | None = None  # the round of that step
 
     def begin(self, assignment: Assignment, before: Round | None) -> None:
         """Note that a round begins and ends the round `before`, whose ranks still have their records."""
@@ -58,9 +59,7 @@ class RoundHistory:
     def retire(self, round: Round) -> None:
         """Note that a round is over here, and that its ranks are about to end."""
         self._before = round
-        stepped = [p.first_step_ns for p in (rank.progress() for rank in round.ranks) if p.first_step_ns]
-        if stepped and not self._first_step_at:
-            self._first_step_at = time.time() - (time.monotonic_ns() - min(stepped)) / 1e9
+        self._date_first_step(round)
 
     def environment(self) -> dict[str, str]:
         """Return what ranks are told of the rounds before: when the job first completed a step, if this agent was there
@@ -83,8 +82,20 @@ class RoundHistory:
 
     def list_rounds(self, current: Round, now_ns: int) -> list[Trained]:
         """Return all rounds that are remembered and the one that runs; oldest first."""
+        self._date_first_step(current)
         rounds = [*self._ended, _measured(current)] if current.ranks else [*self._ended]
         return [measured.build_record(now_ns) for measured in rounds]
+
+    def _date_first_step(self, round: Round) -> None:
+        """Date the job's first step by the clock of the day, by which files are dated too.
+
+        That clock may be set while the round runs. The earliest date is right for files from before that and after it.
+        """
+        stepped = [p.first_step_ns for p in (rank.progress() for rank in round.ranks) if p.first_step_ns]
+        if stepped and self._first_stepped in (None, round.number):
+            at = time.time() - (time.monotonic_ns() - min(stepped)) / 1e9
+            self._first_step_at = min(self._first_step_at or at, at)
+            self._first_stepped = round.number
 
 
 def _measured(round: Round) -> _Measured:
