@@ -13,6 +13,7 @@ from trainmaster.agent.shell import reports_to_operator
 from trainmaster.agent.shell.control_client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.shell.reports_to_operator import Reporter
 from trainmaster.contract.wire import Directive, DirectiveState, ExitCode, Identity, Report, encode
+from trainmaster_operator.control.http_server import Limits
 
 ME = Identity("job-uid", "space", "job", "worker", 0, 0, "pod-uid")
 OK = encode(Directive(1, DirectiveState.WAIT, 1, "tag"))
@@ -259,6 +260,37 @@ def test_a_pod_that_drains_ends_when_its_present_round_is_saved_and_not_because_
         assert (told, ended.result()) == ([1, 2, 2], ExitCode.SAVED)
 
     asyncio.run(main())
+
+
+def test_what_a_script_has_told_in_events_is_cut_to_what_an_operator_accepts():
+    told = []
+
+    async def main():
+        async def answer(report, timeout_s):
+            told.extend(report.events)
+            supervisor.exit_code.set_result(0)
+            return Directive(1, DirectiveState.RUN, 1, "tag")
+
+        supervisor = SimpleNamespace(
+            settings=SimpleNamespace(operator_url="http://x", token_file="", ca_file="", one_machine=True),
+            uploads=SimpleNamespace(take_records=list),
+            exit_code=asyncio.get_running_loop().create_future(),
+            obey=lambda directive: None,
+            round=None,
+            directive=None,
+            draining_until=None,
+            events=[{"reason": "Reason", "message": "\N{BROKEN HEART}" * 20_000}] * 60,
+            software={},
+        )
+        reporter = Reporter(supervisor)
+        reporter._compose, reporter._report = lambda: Report(ME, round=1), SimpleNamespace(report=answer)
+        reporter._joined.set()
+        reporter.at_once()
+        await reporter._keep_reporting()
+
+    asyncio.run(main())
+    assert (len(told), told[0]["reason"]) == (50, "Reason")
+    assert len(encode(Report(ME, round=1, events=told))) < Limits().body_bytes
 
 
 def test_a_kept_connection_that_was_closed_is_opened_anew_once(token):

@@ -29,6 +29,7 @@ _BACKOFF_S = (0.05, 2.0)  # first and longest pause while the operator is away
 _GONE = 410
 _SLOW = 5
 _MOST_EVENTS = 50
+_EVENT_CHARACTERS = 1000  # of a sentence, which is all that the operator shows
 
 
 def report_timeout_s(interval_s: float) -> float:
@@ -173,7 +174,8 @@ class Reporter:
                 await asyncio.wait_for(self._wake.wait(), interval * random.uniform(*REPORT_SPREAD))
             self._wake.clear()
             self._urgent.clear()
-            events, s.events = s.events[-_MOST_EVENTS:], []
+            events = [_cut(event) for event in s.events[-_MOST_EVENTS:]]
+            s.events = []
             records = s.uploads.take_records()
             software = {} if self._told_software else s.software
             report = dataclasses.replace(self._compose(), events=events, inventory=records, software=software)
@@ -276,6 +278,11 @@ class Reporter:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(urgent.wait(), wait)
         return min(pause * 2, _BACKOFF_S[1])
+
+
+def _cut(event: dict[str, str]) -> dict[str, str]:
+    """Return an event that is no longer than what the operator shows: it refuses reports that are too long."""
+    return {name: text[:_EVENT_CHARACTERS] for name, text in event.items()}
 
 
 def _facts(framework: str) -> dict[str, Any]:
