@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -73,3 +75,42 @@ def test_a_rank_whose_last_message_cannot_be_understood_has_ended_all_the_same()
 
     asyncio.run(end())
     assert ended == [3]
+
+
+def test_a_rank_that_sends_messages_without_end_keeps_its_agent_from_nothing() -> None:
+    heard: list[int] = []
+
+    def answer(rank: Rank, message: dict[str, Any], fds: list[int]) -> None:
+        heard.append(message["step"])
+        assert len(heard) < 10_000
+        rank._theirs.send(channel.SAVED, {"step": len(heard)})  # there is always a next one
+
+    async def flood() -> None:
+        rank = Rank(3, 1, answer, lambda rank: None)
+        rank._theirs.send(channel.SAVED, {"step": 0})
+        await asyncio.sleep(0)  # all that is due runs, and then this task goes on
+        rank.exited(0)
+        assert rank.ended
+        rank.close()
+
+    asyncio.run(flood())
+    assert heard == [*range(len(heard))]
+
+
+def test_a_message_that_is_not_json_is_dropped_with_its_descriptors_and_later_ones_are_heard() -> None:
+    heard: list[str] = []
+
+    async def main() -> None:
+        rank = Rank(3, 1, lambda rank, message, fds: heard.append(message["kind"]), lambda rank: None)
+        read, write = os.pipe()
+        socket.send_fds(rank._theirs.socket, [b"{"], [write])
+        os.close(write)
+        rank._theirs.send(channel.SAVED, {})
+        rank.exited(0)
+        os.set_blocking(read, False)
+        assert os.read(read, 1) == b"", "the descriptor is still open"
+        os.close(read)
+        rank.close()
+
+    asyncio.run(main())
+    assert heard == [channel.SAVED]

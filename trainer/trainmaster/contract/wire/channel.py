@@ -71,13 +71,21 @@ class Channel:
         socket.send_fds(self.socket, [packet], fds or [])
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Return the next message and its file descriptors (close-on-exec), or None if the other end is closed."""
+        """Return the next message and its file descriptors (close-on-exec), or None if the other end is closed.
+
+        Raises ValueError for a packet that is not JSON, which is lost then, and OSError.
+        """
         packet, fds, _, _ = socket.recv_fds(self.socket, LIMIT, 8)
         if not packet:
             return None
         for fd in fds:
             os.set_inheritable(fd, False)
-        message: dict[str, Any] = json.loads(packet)
+        try:
+            message: dict[str, Any] = json.loads(packet)
+        except ValueError:
+            for fd in fds:
+                os.close(fd)
+            raise
         return message, fds
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
+from trainmaster.agent.shell import pod_log
 from trainmaster.agent.shell.ranks.output_pipe import Output
 from trainmaster.agent.shell.ranks.verdict import exit_code_of
 from trainmaster.agent.shell.zygote_client import Process
@@ -18,6 +19,12 @@ from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import COLLECTIVES, RESCUES
 from trainmaster.host import processes, rank_memory
 from trainmaster.rank.stacks import Look
+
+_AT_ONCE = 64
+"""Messages of a rank that are handled before anything else is due again: it may send faster than its agent reads."""
+
+_AT_THE_END = 4096
+"""Messages that are looked for at its end: more than a socket holds."""
 
 
 class Rank:
@@ -68,7 +75,7 @@ class Rank:
     def exited(self, status: int | None) -> None:
         """Handle the end of the process, which its zygote reports, after all of its messages and output."""
         try:
-            self._receive()
+            self._receive(_AT_THE_END)
         finally:  # whatever the last message was: a rank that never counts as ended would keep the next round waiting
             self.output.drain()
             self._last = self.record.read()
@@ -182,13 +189,19 @@ class Rank:
         self.output.close()
         self.record.close()
 
-    def _receive(self) -> None:
-        while self.channel.fileno() >= 0:
+    def _receive(self, most: int = _AT_ONCE) -> None:
+        """Handle the messages that are there, at most so many: the event loop calls this again while there are more."""
+        for _ in range(most):
+            if self.channel.fileno() < 0:
+                return
             try:
                 received = self.channel.receive()
             except BlockingIOError:
                 return
-            except (OSError, ValueError):
+            except ValueError as error:
+                pod_log.note(f"rank {self.number} sent a message that is dropped, because it is not JSON: {error}")
+                continue
+            except OSError:
                 received = None
             if received is None:
                 asyncio.get_running_loop().remove_reader(self.channel.socket)
