@@ -16,6 +16,7 @@ from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.agent.shell.ranks.unobserved_steps import STARTED_WELL_S
 from trainmaster.agent.shell.start_method import failed_at_start
 from trainmaster.contract.wire import Assignment, Cause, StoreAddress, Verdict, channel
+from trainmaster.contract.wire.progress_record import COLLECTIVES
 
 
 def failed(*, stepped: bool = False, lived_s: float = 0.5, **verdict: Any) -> Any:
@@ -114,3 +115,15 @@ def test_a_message_that_is_not_json_is_dropped_with_its_descriptors_and_later_on
 
     asyncio.run(main())
     assert heard == [channel.SAVED]
+
+
+def test_a_collective_that_a_newer_release_knows_does_not_end_the_reports() -> None:
+    async def main() -> str:
+        rank = Rank(3, 1, lambda rank, message, fds: None, lambda rank: None)
+        rank.record.entered(41, len(COLLECTIVES))
+        told = rank.report().collective
+        rank.exited(0)
+        rank.close()
+        return told
+
+    assert asyncio.run(main()) == "41 collective of an unknown kind"

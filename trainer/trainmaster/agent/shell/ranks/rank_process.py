@@ -154,6 +154,7 @@ class Rank:
         elif self.stopped:
             state = RankState.STOPPED
         silent_ns = 0 if self.ended else time.monotonic_ns() - p.beat_ns
+        collective = COLLECTIVES[p.collective] if p.collective < len(COLLECTIVES) else "collective of an unknown kind"
         rss, rss_peak = (p.rss_bytes, p.rss_peak_bytes) if p.rss_bytes else rank_memory.of_process(pid)
         return RankReport(
             rank=self.number,
@@ -172,7 +173,7 @@ class Rank:
             wait_seconds=p.wait_ns / 1e9,
             stack=self.look.stack,
             still_s=self.look.still_s,
-            collective=f"{p.collectives} {COLLECTIVES[p.collective]}" if p.collectives else "",
+            collective=f"{p.collectives} {collective}" if p.collectives else "",
             rss_peak_bytes=rss_peak,
             device_peak_bytes=p.device_peak_bytes,
             device_limit_bytes=p.device_limit_bytes,
