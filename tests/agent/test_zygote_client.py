@@ -130,3 +130,22 @@ def test_an_agent_that_cannot_open_a_successor_ends_with_the_reason(monkeypatch:
         assert isinstance(agent.exit_code.exception(), BlockingIOError)
 
     asyncio.run(main())
+
+
+def test_an_agent_that_can_start_no_rank_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round waits for the end of older ranks, so that it is an event and not an answer that starts it."""
+
+    def start(*_: Any) -> None:
+        raise FileNotFoundError("a script has removed the working directory")
+
+    async def main() -> None:
+        agent = agent_without_zygote(lambda: asyncio.sleep(0), monkeypatch)
+        agent.old_rounds = SimpleNamespace(device_holders=list, bury=lambda: None, living=lambda: 0)
+        agent.uploads = SimpleNamespace(under_way=0, newest_step=0)
+        agent.directive, agent._drained_ns, agent._waiting = None, 1, (None, 0)
+        agent.start_method.choose = lambda: "exec"
+        agent._start = start
+        agent._exited(None)
+        assert isinstance(agent.exit_code.exception(), FileNotFoundError)
+
+    asyncio.run(main())

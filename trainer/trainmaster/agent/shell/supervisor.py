@@ -135,6 +135,11 @@ class Supervisor:
         if not self.exit_code.done():
             self.exit_code.set_result(int(code))
 
+    def fail(self, error: OSError) -> None:
+        """End the agent, which can start no ranks. `run` raises the error."""
+        if not self.exit_code.done():
+            self.exit_code.set_exception(error)
+
     def begin_granted(self, assignment: Assignment) -> None:
         """Begin a round that no leader has published. A round that a leader publishes replaces it, even with the same
         number."""
@@ -173,7 +178,11 @@ class Supervisor:
         if way is None:
             return
         (assignment, obeyed_ns), self._waiting = self._waiting, None
-        self.round = self._start(assignment, obeyed_ns, way)
+        try:
+            self.round = self._start(assignment, obeyed_ns, way)
+        except OSError as error:
+            self.fail(error)
+            return
         loop = asyncio.get_running_loop()
         loop.call_later(_WATCH_S, self._watch, self.round)
         loop.call_later(AFTER_S, self.sight.look, self.round)
@@ -215,11 +224,8 @@ class Supervisor:
 
     def _control(self) -> Control:
         d = self.directive
-        control = Control(
-            uploads_pending=self.uploads.under_way,
-            uploads_step=self.uploads.newest_step,
-            ranks_ending=self.old_rounds.living(),
-        )
+        uploads, ending = self.uploads, self.old_rounds.living()
+        control = Control(uploads_pending=uploads.under_way, uploads_step=uploads.newest_step, ranks_ending=ending)
         if d is not None and d.stop_at is not None:
             control.stop_at, control.stop_bound = d.stop_at, int(d.stop_bound)
         return control
@@ -300,17 +306,15 @@ class Supervisor:
         self.last_saves.look(self.round, stops=self.directive is not None and self.directive.stop_at is not None)
 
     def _copied(self, number: int, rank_number: int, step: int) -> None:
-        if self.round is not None and self.round.number == number:
-            for rank in self.round.ranks:
-                if rank.number == rank_number:
-                    rank.copied(step)
+        ranks = self.round.ranks if self.round is not None and self.round.number == number else []
+        for rank in [rank for rank in ranks if rank.number == rank_number]:
+            rank.copied(step)
 
     def _update_pending(self) -> None:
         """Tell ranks that choose a resume point how many checkpoints of earlier rounds are still on their way."""
-        if self.round is not None:
-            control = self._control()
-            for rank in self.round.ranks:
-                rank.set_control(control)
+        control = self._control()
+        for rank in self.round.ranks if self.round is not None else []:
+            rank.set_control(control)
 
     def _watch(self, round: Round) -> None:
         if round is not self.round:
@@ -321,7 +325,6 @@ class Supervisor:
             self.stores.end_wait()
 
     def _keeps_store(self) -> bool:
-        """Return whether this pod is to keep a store open for the next round."""
         return self.directive is not None and self.directive.keep_store
 
     def _zygotes_changed(self) -> None:
@@ -341,10 +344,9 @@ class Supervisor:
         try:
             await self.zygotes.open(self.settings.zygote, bare=not self.settings.zygote_enabled)
         except OSError as error:
-            if not self.exit_code.done():
-                self.exit_code.set_exception(error)
-            return
-        self._zygotes_changed()
+            self.fail(error)
+        else:
+            self._zygotes_changed()
 
     async def _read_software(self) -> None:
         self.software = await rank_software.read(self.settings)
