@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from trainmaster.agent.shell.ranks import round as round_module
 from trainmaster.agent.shell.ranks.rank_process import Rank
 from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.agent.shell.ranks.unobserved_steps import STARTED_WELL_S
@@ -58,6 +59,17 @@ def test_ranks_that_waited_for_the_zygote_have_waited_for_imports_and_not_for_th
     assert round.watch()
     assert round.clock == {"drain": 1.0, "fork": 1.0, "imports": 8.0, "rendezvous": 1.0}
     assert round.verdict is None, "11 s have passed since the old ranks ended, but the limit of 5 s is for the start"
+
+
+def test_a_round_whose_steps_are_never_seen_is_looked_at_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = 1_000_000_000
+    round = Round(Assignment(2, 1, 0, 1, 0, 1, StoreAddress("", 1), 1), 0, own_loop=False, changed=lambda: None)
+    round.forked(0, 0)
+    pauses = []
+    for now_s in (0, 1, 600, 30 * 86400):
+        monkeypatch.setattr(round_module, "time", SimpleNamespace(monotonic_ns=lambda now_s=now_s: now_s * second))
+        pauses.append(round.next_look_s())
+    assert pauses == [0.02, 0.02, 6.0, 25920.0]
 
 
 def test_a_rank_whose_last_message_cannot_be_understood_has_ended_all_the_same() -> None:

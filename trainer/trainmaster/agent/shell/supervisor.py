@@ -44,8 +44,6 @@ from trainmaster.contract.wire import (
 from trainmaster.host import processes, rank_memory
 from trainmaster.rank.stacks import Looks
 
-_WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
-
 
 class Supervisor:
     def __init__(self, settings: Settings) -> None:
@@ -184,7 +182,7 @@ class Supervisor:
             self.fail(error)
             return
         loop = asyncio.get_running_loop()
-        loop.call_later(_WATCH_S, self._watch, self.round)
+        loop.call_later(self.round.next_look_s(), self._watch, self.round)
         loop.call_later(AFTER_S, self.sight.look, self.round)
         if not self.settings.own_loop:
             foreign_launchers.watch(self.round, lambda round: round is self.round)
@@ -320,7 +318,7 @@ class Supervisor:
         if round is not self.round:
             return
         if round.watch():
-            asyncio.get_running_loop().call_later(_WATCH_S, self._watch, round)
+            asyncio.get_running_loop().call_later(round.next_look_s(), self._watch, round)
         else:
             self.stores.end_wait()
 

@@ -24,6 +24,9 @@ from trainmaster.host import processes
 _PHASES = ("started_ns", "imported_ns", "rendezvous_ns", "built_ns", "loaded_ns", "first_step_ns")
 _CLOCK = ("fork", "imports", "rendezvous", "build", "load", "first_step")
 
+_LOOK_S = 0.02
+"""The shortest pause between two looks for milestones of a start. They are reported, and nothing waits for them."""
+
 
 class Round:
     """One round. `changed` is called at once when something happened that the operator must know."""
@@ -260,6 +263,11 @@ class Round:
         if late and not self.started and self.verdict is None:
             self._blame_the_slowest()
         return not self.started and self.alive
+
+    def next_look_s(self) -> float:
+        """Return the seconds until milestones are looked for again: a hundredth of the time since the start, because
+        steps of a script may never be seen."""
+        return max(_LOOK_S, (time.monotonic_ns() - self._forked_ns) / 1e9 / 100)
 
     def close(self) -> None:
         for rank in self.ranks:
