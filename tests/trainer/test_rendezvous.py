@@ -37,6 +37,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> dist.TCPStore:
         (dist.distributed_c10d, "_update_default_pg"),
         (multiprocessing.spawn, "get_command_line"),
         (own_store, "_worlds_ended"),
+        (own_store, "_is_at_agents_store"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
     return store
@@ -56,6 +57,20 @@ def test_a_world_that_a_script_begins_after_another_one_does_not_read_what_that_
         dist.destroy_process_group()
         written.append(store.num_keys() - before)
     assert written[1] == written[2] == written[0] - 1 > 0, "the first rank alone also writes its software"
+
+
+def test_a_world_of_one_rank_alone_does_not_count_among_the_worlds_that_all_ranks_have_ended(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other ranks know nothing of it: they would look for the next world under another name."""
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    own_store.install()
+    for alone in (False, True, False):
+        elsewhere = {"store": dist.HashStore(), "rank": 0, "world_size": 1} if alone else {}
+        dist.init_process_group("gloo", **elsewhere)
+        dist.destroy_process_group()
+    assert own_store._worlds_ended == 2
 
 
 def test_the_comparison_costs_a_rank_no_request_more_than_torch_alone(store: dist.TCPStore) -> None:

@@ -33,7 +33,11 @@ _RENDEZVOUS = "torch.distributed.rendezvous"
 _C10D = "torch.distributed.distributed_c10d"
 
 _worlds_ended = 0
-"""How many default process groups of this process have ended. It is the same in all ranks that begin a world."""
+"""How many worlds that began at the agent's store this process has ended. It is the same in all ranks of the next one,
+because a world that some of them had elsewhere, such as an evaluation of one rank alone, does not count."""
+
+_is_at_agents_store = False
+"""Whether the newest world of this process began at the agent's store and has not ended."""
 
 
 def install(*, own_loop: bool = False) -> None:
@@ -107,22 +111,26 @@ def _compare_at(module: Any, *, own_loop: bool) -> None:
         store = module.TCPStore(host_name=hostname, port=port, is_master=False, timeout=timeout, wait_for_workers=False)
         compare(store)
         _count_ends(sys.modules.get(_C10D))
+        global _is_at_agents_store
+        _is_at_agents_store = True
         return sys.modules["torch.distributed"].PrefixStore(f"world-{_worlds_ended}", store) if _worlds_ended else store
 
     module._create_c10d_store = create_store
 
 
 def _count_ends(module: Any) -> None:
-    """Count the worlds that end, once a first one begins. torch ends each of them by this function, however it is
-    asked."""
+    """Count the worlds at the agent's store that end, once a first one begins. torch ends each world by this function,
+    however it is asked."""
     original = getattr(module, "_update_default_pg", None)
     if original is None or hasattr(original, "__wrapped__"):
         return
 
     @functools.wraps(original)
     def update_default_pg(group: Any) -> None:
-        global _worlds_ended
-        _worlds_ended += group is None
+        global _worlds_ended, _is_at_agents_store
+        if group is None:
+            _worlds_ended += _is_at_agents_store
+            _is_at_agents_store = False
         original(group)
 
     module._update_default_pg = update_default_pg
