@@ -153,6 +153,7 @@ def test_a_job_that_runs_is_not_deleted_by_its_time_to_live() -> None:
     [
         ("Running", {"phase": "Failed", "lingers": True}, True),  # A sidecar would run for ever.
         ("Running", {"phase": "Failed"}, False),
+        ("None", {"phase": "Failed", "lingers": True}, False),
         ("All", {"phase": "Failed"}, True),
     ],
 )

@@ -31,7 +31,8 @@ def leftovers(view: View) -> tuple[tuple[PodToDelete, ...], float | None]:
     deletes: list[PodToDelete] = [
         PodToDelete(p.name, p.uid, "stale", 0.0 if p.node_lost else None)
         for p in view.others
-        if not p.deleting and (p.phase not in ENDED or p.lingers or policy == "All")
+        # The ranks of a pod that lingers have ended, so it may stay where no pod is to be deleted.
+        if not p.deleting and (p.phase not in ENDED or policy == "All" or (p.lingers and policy == "Running"))
     ]
     waiting = False
     for pod in view.pods:
