@@ -66,6 +66,14 @@ def test_restarts_that_were_merged_leave_the_window_like_any_other() -> None:
         assert failure_budget.without_progress(entries, "Crash", Rung.IN_PLACE, number) == 1
 
 
+def test_a_merge_does_not_move_restarts_to_the_present_step_from_before_it() -> None:
+    """Earlier releases recorded restarts by the agents with a step below that of the entry before."""
+    limits = BudgetSpec(inPlace=60, windowSeconds=3600, perCause=100)
+    entries = [spent(Rung.IN_PLACE, 100, step=step) for step in (50, *range(failure_budget.ENTRIES - 1))]
+    kept = failure_budget.charge(limits, entries, Rung.IN_PLACE, "Crash", 50, NOW)
+    assert failure_budget.without_progress(kept, "Crash", Rung.IN_PLACE, 50) == 2
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from([Rung.IN_PLACE, Rung.POD]), st.sampled_from("ab"), st.integers(0, 3)), max_size=90

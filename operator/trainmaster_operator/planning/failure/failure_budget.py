@@ -87,7 +87,7 @@ def _merged(spent: list[Spent], step: int) -> list[Spent]:
 
     def cost(pair: tuple[int, int]) -> tuple[bool, bool, int]:
         older, newer = (spent[at] for at in pair)
-        return older.step != newer.step, newer.step >= step, older.count + newer.count
+        return older.step != newer.step, max(older.step, newer.step) >= step, older.count + newer.count
 
     first, second = min(pairs, key=cost)
     older, newer = spent[first], spent[second]
