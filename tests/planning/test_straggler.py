@@ -183,6 +183,16 @@ def test_a_rule_for_stragglers_is_applied_whatever_the_budget_is() -> None:
     assert world.status.phase is JobPhase.FAILED
 
 
+def test_a_rule_for_any_failure_does_not_restart_all_pods_for_a_slow_rank() -> None:
+    """When the budget for replaced pods is exhausted, its action is followed by a restart of all pods."""
+    straggler = {"windowSeconds": WINDOW, "action": "Replace"}
+    recovery = {"straggler": straggler, "budget": {"pod": 0}, "rules": [{"action": "ReplacePod"}]}
+    world = running(job_spec(recovery=recovery), step=10)
+    split(world, *SLOW_2)
+    look_again(world, WINDOW)
+    assert (world.status.phase, world.status.restarts.total) == (JobPhase.RUNNING, 0)
+
+
 def test_a_new_leader_does_not_name_a_straggler_again() -> None:
     world = world_of()
     split(world, *SLOW_2)

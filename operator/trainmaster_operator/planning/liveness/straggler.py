@@ -39,8 +39,8 @@ class _Slowest(NamedTuple):
 
 def straggler(view: View) -> Fault | None:
     """Return the fault of a rank that has been a straggler for the whole window, if its pod is to be replaced.
-    Return None otherwise, also if the budget for replaced pods is exhausted and no rule of the job says what is done:
-    the job trains, although slowly, so it must not restart all pods or fail."""
+    Return None otherwise, also if the budget for replaced pods is exhausted and no rule for stragglers says what is
+    done: the job trains, although slowly, so it must not restart all pods or fail."""
     known = _known(view)
     spec = view.spec.recovery.straggler
     if known is None or spec.action is not StragglerAction.REPLACE or not _is_proven(view, known):
@@ -59,7 +59,7 @@ def straggler(view: View) -> Fault | None:
         node=pod.node if pod else "",
         step=view.highest_step(),
     )
-    return fault if _is_affordable(view) or rule_matching.first_match(view, fault) is not None else None
+    return fault if _is_affordable(view) or _has_own_rule(view, fault) else None
 
 
 def report_straggler(view: View) -> Change | None:
@@ -133,6 +133,13 @@ def _is_affordable(view: View) -> bool:
     """Return whether the budget allows that the pod of a straggler is replaced."""
     budget, spent = view.spec.recovery.budget, view.status.spent
     return failure_budget.left(budget, spent, Cause.STRAGGLER.value, Rung.POD, view.highest_step(), view.now) > 0
+
+
+def _has_own_rule(view: View, fault: Fault) -> bool:
+    """Return whether the rule that matches the fault names stragglers. A rule for any failure may restart all pods when
+    the budget for replaced pods is exhausted."""
+    found = rule_matching.first_match(view, fault)
+    return found is not None and fault.cause.value in found[0].causes
 
 
 def _why_not_replaced(view: View) -> str:
