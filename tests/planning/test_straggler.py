@@ -155,6 +155,21 @@ def test_a_slow_rank_whose_budget_is_exhausted_is_reported_and_never_ends_the_jo
     assert (world.status.phase, world.status.restarts.total) == (JobPhase.RUNNING, 0)
 
 
+def test_a_slow_rank_that_stays_slow_without_progress_is_reported_with_that_reason() -> None:
+    straggler = {"windowSeconds": WINDOW, "action": "Replace"}
+    recovery = {"straggler": straggler, "budget": {"perCause": 1}}
+    world = running(job_spec(recovery=recovery), step=30)
+    split(world, *SLOW_2, step=30)
+    world.now += WINDOW
+    world.settle()
+    assert world.status.restarts.pod == 1
+    recovered(world, step=11, resumed=10)
+    split(world, *SLOW_2, step=12)
+    (event,) = look_again(world, WINDOW).events
+    assert event.message.endswith("is not replaced before the job is beyond step 30 (recovery.budget.perCause)")
+    assert world.status.restarts.pod == 1
+
+
 def test_a_slow_rank_is_replaced_as_soon_as_the_budget_allows_it_again() -> None:
     budget = {"pod": 1, "full": 0, "windowSeconds": 600}
     recovery = {"straggler": {"windowSeconds": WINDOW, "action": "Replace"}, "budget": budget}

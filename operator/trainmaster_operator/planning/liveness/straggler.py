@@ -146,6 +146,10 @@ def _why_not_replaced(view: View) -> str:
     """Return as a clause why the pod stays although the spec says that it is replaced; "" if there is no reason."""
     if view.spec.recovery.straggler.action is not StragglerAction.REPLACE or _is_affordable(view):
         return ""
+    budget, step = view.spec.recovery.budget, view.highest_step()
+    tried = failure_budget.without_progress(view.status.spent, Cause.STRAGGLER.value, Rung.POD, step)
+    if tried >= budget.perCause:
+        return f"; its pod is not replaced before the job is beyond step {step} (recovery.budget.perCause)"
     return "; its pod is not replaced, because the budget for replaced pods (recovery.budget.pod) is exhausted"
 
 
