@@ -98,6 +98,22 @@ def test_the_metrics_follow_an_upgrade_of_the_definition_and_a_difference_is_log
     assert "is older than this operator" in message
 
 
+def test_the_schema_of_this_operator_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make it stops the event loop that all jobs share for 0.1 s."""
+    there, make = published(), crd_schema.job_schema
+    made: list[int] = []
+
+    def counting() -> Object:
+        made.append(1)
+        return make()
+
+    monkeypatch.setattr(crd_schema, "job_schema", counting)
+    crd_version._own_fields.cache_clear()
+    for _ in range(3):
+        assert compare(there) == Difference()
+    assert len(made) == 1
+
+
 def test_many_fields_are_counted_after_the_first_few() -> None:
     (sentence,) = Difference(missing=tuple(f"spec.f{n}" for n in range(9))).sentences()
     assert "it lacks spec.f0, spec.f1, spec.f2, spec.f3, spec.f4 and 4 more, and" in sentence
