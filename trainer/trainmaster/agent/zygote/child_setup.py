@@ -181,5 +181,6 @@ def _depth(file: Any) -> int:
 
 
 def _is_compressed(file: Any) -> bool:
-    """Return True if a file is one of gzip, bz2 or lzma: it is whole only after its end was written."""
-    return type(file).__name__ in ("GzipFile", "BZ2File", "LZMAFile")
+    """Return True if a file is one of gzip, bz2 or lzma, or of a class made from theirs: it is whole only after its end
+    was written."""
+    return any(kind.__name__ in ("GzipFile", "BZ2File", "LZMAFile") for kind in type(file).__mro__)
