@@ -277,6 +277,19 @@ def test_a_checkpoint_does_not_grow_old_while_its_job_is_suspended() -> None:
     assert value(found, "checkpoint_step", "resumed", tier="storage") == 50
 
 
+def test_a_resumed_job_has_nothing_in_memory_before_its_first_step() -> None:
+    """The memory was that of pods which are gone, and its age would be that of the suspend."""
+    progress = ProgressStatus(step=70, memoryStep=66, stepsPerSecond=2.0, updatedAt=rfc3339(NOW - 72 * HOUR))
+    spec = {"checkpoint": {"volume": {"claim": "c"}}}
+    fields = {"phase": JobPhase.STARTING, "startTime": rfc3339(NOW - 600), "progress": progress}
+    found = series(metrics(), record("resumed", spec=spec, **fields))
+    for name in ("checkpoint_age_seconds", "checkpoint_step"):
+        assert value(found, name, "resumed", tier="memory") is None
+    newer = progress.model_copy(update={"updatedAt": rfc3339(NOW - 1)})
+    found = series(metrics(), record("resumed", spec=spec, **{**fields, "progress": newer}))
+    assert value(found, "checkpoint_age_seconds", "resumed", tier="memory") == 3
+
+
 def test_what_is_known_of_a_job_is_written_again_only_if_its_record_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -178,7 +178,8 @@ def _of_checkpoints(record: JobRecord, usage: JobUsage, now: float) -> Iterator[
         yield "checkpoint_duration_seconds", (STORAGE,), usage.save_s
     if stands_still_s is not None:
         yield "checkpoint_duration_seconds", (MEMORY,), stands_still_s
-    if progress.memoryStep:
+    # What was in memory before a suspend is gone with its pods.
+    if progress.memoryStep and progress.updatedAt >= status.startTime:
         yield "checkpoint_step", (MEMORY,), progress.memoryStep
         if progress.stepsPerSecond > 0:
             steps_s = max(0, progress.step - progress.memoryStep) / progress.stepsPerSecond
