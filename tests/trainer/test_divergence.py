@@ -82,6 +82,12 @@ def test_steps_whose_gradients_are_dropped_in_fp16_have_no_norm_that_others_are_
         numbers.check_sound(record_of_fp16(9, 6.0))
 
 
+def test_norms_of_dropped_steps_in_a_checkpoint_of_an_earlier_release_are_left_out() -> None:
+    divergence = Divergence(DivergenceConfig(normSpikeFactor=10, window=4))
+    divergence.resume([], [0.0, 0.5, 0.0, 0.6])
+    assert divergence.norms() == [0.5, 0.6]
+
+
 def test_steps_whose_gradients_are_dropped_in_fp16_are_no_estimate_of_the_noise_scale() -> None:
     numbers = numbers_of_fp16(DivergenceConfig(), noise := NoiseScale(small=2, large=8))
     for step, norm in enumerate([math.inf, 1.0], 1):

@@ -46,9 +46,10 @@ class Divergence:
         return list(self._norm.before)
 
     def resume(self, losses: Iterable[float], norms: Iterable[float] = ()) -> None:
-        """Set the losses and norms of a checkpoint."""
+        """Set the losses and norms of a checkpoint. Those of earlier releases have a norm of 0 for each step that fp16
+        dropped: such norms are left out."""
         self._loss.resume(losses)
-        self._norm.resume(norms)
+        self._norm.resume(norm for norm in norms if norm)
 
 
 class _Spikes:
