@@ -38,8 +38,7 @@ def run(work: Any, nodes: FakeNodes | None) -> None:
         )
         operator = Operator(memory, clock, chance(), settings, nodes=nodes)
         assert operator.ledger is not None
-        for number in range(2):
-            operator.ledger._add("bad", Mark(f"m{number}", "other", "HardwareFault", clock.now()))
+        operator.ledger._add(("bad", Mark(f"m{n}", "other", "HardwareFault", clock.now())) for n in range(2))
         operator.ledger._refresh(10)
         operator.ledger._counted_at = float("inf")
         running = asyncio.create_task(operator.run())
