@@ -104,6 +104,7 @@ def test_a_job_whose_optimizer_was_edited_resumes_with_the_edited_options(tmp_pa
     groups = here["optimizer"].param_groups
     assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
     assert {(group["betas"], group["eps"]) for group in groups} == {((0.8, 0.99), 1e-6)}
+    assert {group["lr"] for group in groups} == {0.1}  # that of the step, as `trainmaster prove` compares it
     averages = [state["exp_avg"] for state in here["optimizer"].state.values()]
     assert all(average.any() for average in averages)
 

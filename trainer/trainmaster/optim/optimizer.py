@@ -19,8 +19,9 @@ class ShardOptimizer:
     0.1 s in the first step after each restart, and milliseconds in every step.
     """
 
-    options_are_configured = True
-    """The job's config sets the options of the groups, so a resumed run keeps them and not those of its checkpoint."""
+    restored_options = frozenset({"lr"})
+    """What a resumed run takes from the options of its checkpoint. The job's config sets the others, and each step sets
+    the learning rate: it is restored so that the state is the one that was saved."""
 
     def __init__(self, model: nn.Module, config: OptimizerConfig, precision: str = "fp32") -> None:
         self.parameters = [p for p in model.parameters() if p.requires_grad]

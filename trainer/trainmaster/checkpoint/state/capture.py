@@ -195,14 +195,15 @@ def restore_optimizer_values(
 def _restore_groups(optimizer: Any, name: str, names: dict[int, str], manifest: Manifest) -> None:
     """Set the options of each parameter group, such as the learning rate, to those of the checkpoint.
 
-    An optimizer with `options_are_configured` keeps its own: they may have been changed since the checkpoint was made.
+    An optimizer with `restored_options` keeps its own, but for these: the others may have been changed since the
+    checkpoint was made.
     """
-    if getattr(optimizer, "options_are_configured", False):
-        return
+    restored: frozenset[str] | None = getattr(optimizer, "restored_options", None)
     saved = {p: group for group in manifest.values.get(f"{name}.param_groups", []) for p in group["params"]}
     for _, parameter_name, group in _parameters(optimizer, names):
         if parameter_name in saved:
-            group.update({k: tagged.unpack(v, {}) for k, v in saved[parameter_name]["options"].items()})
+            options = saved[parameter_name]["options"].items()
+            group.update({k: tagged.unpack(v, {}) for k, v in options if restored is None or k in restored})
 
 
 def capture_module(snapshot: Snapshot, name: str, module: nn.Module) -> None:
