@@ -122,6 +122,23 @@ def test_any_loss_of_the_joined_output_gives_whole_gradients() -> None:
         torch.testing.assert_close(found.grad, expected.grad, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.parametrize("divided", [False, True], ids=["mean", "divisor"])
+@pytest.mark.parametrize("batch", [7, 2], ids=["a smaller last part", "an empty last part"])
+def test_losses_of_the_model_itself_weigh_the_same_on_several_devices_with_a_loss_of_ones_own(
+    batch: int, divided: bool
+) -> None:
+    """Also after a step of `forward_backward`, which divides them by its own number of tokens."""
+    options = {**SIZES, "experts": 4, "balance": 1.0}
+    one, many = (models.build(ModelConfig(name="moe", options=options), seed=3) for _ in range(2))
+    parallel = tm.parallelize(many, {"dpReplicate": 3}, devices=["cpu"] * 3)
+    step(many, parallel, 6, 0)
+    numbers = torch.randint(256, (batch, 16), generator=torch.Generator().manual_seed(1))
+    one(numbers).square().mean().backward()
+    parallel.forward(numbers, batch * 16 if divided else None).square().mean().backward()
+    for found, expected in zip(many.parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-5, atol=1e-7)
+
+
 class Tied(nn.Module):
     plan = tm.Plan(blocks="layers", stem=("start",), tail=("end",))
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from tests.trainer.process_groups import process_group
 from tests.trainer.ranks import Ranks
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
+from trainmaster.models.layers import AuxiliaryLoss
+from trainmaster.parallel import Parallel, cross_entropy
+from trainmaster.parallel.mesh import Mesh
 
 SCRIPT = """
 import json, os
@@ -265,6 +269,47 @@ def test_a_parameter_within_one_unit_stays_shared(parallelism: dict[str, int], m
     with process_group(0, 2):
         model = tm.parallelize(Shared(module, other, blocks), parallelism).model
         assert model.get_submodule(other).weight is model.get_submodule(module).weight
+
+
+class Balanced(nn.Module):
+    """It adds a loss of `weight` for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start, self.extra = nn.Embedding(4, 4), AuxiliaryLoss()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
+        return self.extra(self.start(tokens), self.weight * tokens.numel())
+
+
+@pytest.mark.parametrize(
+    ("degrees", "rank", "share"),
+    [({"dpReplicate": 2}, 1, 0.5), ({"dpShard": 2}, 0, 0.5), ({"cp": 2}, 1, 0.5), ({"tp": 2}, 0, 1), ({"tp": 2}, 1, 0)],
+    ids=str,
+)
+def test_a_loss_of_the_model_itself_is_a_mean_over_the_tokens_of_all_ranks(
+    degrees: dict[str, int], rank: int, share: float
+) -> None:
+    """Gradients are summed over the ranks, but for those of a tp group, which all compute the same."""
+    model, tokens = Balanced(), torch.zeros(2, 3, dtype=torch.int64)
+    sync: Any = SimpleNamespace(before=lambda last: None, after=lambda: None)
+    rng: Any = SimpleNamespace()
+    with process_group(rank, 2):
+        parallel = Parallel(model, Mesh(degrees, "cpu"), sync, rng, None, cross_entropy, [model.extra])
+
+    def gradient() -> float | None:
+        grad, model.weight.grad = model.weight.grad, None
+        return None if grad is None else grad.item()
+
+    parallel.forward_backward([(tokens, tokens)], 1, 24.0)
+    assert gradient() == pytest.approx(0.25 if share else 0)
+    model(tokens).sum().backward()
+    assert gradient() == pytest.approx(share)
+    parallel.forward(tokens, 24.0).sum().backward()
+    assert gradient() == pytest.approx(0.25 if share else 0)
+    parallel.forward(tokens).sum().backward()
+    assert gradient() == pytest.approx(share)
 
 
 def test_a_process_group_is_needed() -> None:

@@ -65,16 +65,20 @@ class AuxiliaryLoss(nn.Module):  # type: ignore[misc]
     """Adds to the loss from within a model, so that no further outputs have to be passed from stage to stage.
 
     `scale` is the factor of the auxiliary loss, which is a sum over tokens: 1 / tokens of the step, set before each
-    step. If it is None, the loss is a mean over the tokens of x.
+    step. If it is None, the loss is a mean over the tokens of x, times `share`: the share that x has in a batch that is
+    divided among ranks or devices, whose gradients are summed.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.scale: float | Tensor | None = None
+        self.share = 1.0
 
     def forward(self, x: Tensor, loss: Tensor) -> Tensor:
         """Return x [B, T, W]. Its backward pass also computes the gradients of `loss`, a scalar."""
-        return _Attached.apply(x, loss, 1 / (x.shape[0] * x.shape[1]) if self.scale is None else self.scale)
+        # A device may get an empty part of a batch.
+        mean = self.share / max(1, x.shape[0] * x.shape[1])
+        return _Attached.apply(x, loss, mean if self.scale is None else self.scale)
 
 
 class _Attached(torch.autograd.Function):  # type: ignore[misc]

@@ -43,6 +43,9 @@ class Parallel:
         self.pipeline: Pipeline | None = None
         self.stages = ""
         self._chunks, self._loss, self._auxiliary = chunks, loss, auxiliary
+        self._counts = mesh.coordinate("tp") == 0  # the ranks of a tp group compute the same losses
+        for module in auxiliary:
+            module.share = self._counts / (mesh.island_data_ranks * mesh.degree("cp"))
         self._positions: dict[tuple[int, torch.device], Tensor] = {}
         self._divisor: float | Tensor = 1.0
 
@@ -52,12 +55,17 @@ class Parallel:
             return x
         return x[:, self._own_positions(x.shape[1] // self.mesh.degree("cp"), x.device)]
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, divisor: float | Tensor | None = None) -> Tensor:
         """Return the logits of this rank's own tokens, for its part of the vocabulary.
+
+        `divisor`: the number of tokens of the whole step. Losses that the model itself adds (`Plan.auxiliary`) are
+        divided by it. Without it, they are means over the tokens that all ranks have in this pass. Each rank must have
+        the same number then, and a step with several passes adds the mean of each.
 
         It can't be called in a pipeline, which computes all micro-batches of a step together.
         """
         assert self.pipeline is None, "a pipeline computes whole steps only"
+        self._divide_auxiliary(divisor)
         if self._chunks is None:
             return self.model(tokens)
         return self.model(tokens, self._own_positions(tokens.shape[1], tokens.device))
@@ -79,11 +87,9 @@ class Parallel:
 
         After the call, each gradient is the sum over all ranks.
         """
-        counts = self.mesh.coordinate("tp") == 0  # the ranks of a tp group compute the same loss
         self._divisor = divisor
-        for module in self._auxiliary:
-            module.scale = 1 / divisor if counts else 0.0
         if self.pipeline is not None:
+            self._divide_auxiliary(divisor)
             tokens, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
             self.sync.before_pipeline()
             total = self.pipeline.forward_backward(tokens, targets, self._own_positions(tokens.shape[1], tokens.device))
@@ -93,12 +99,13 @@ class Parallel:
             losses: list[Tensor] = []
             for index, (tokens, targets) in enumerate(batches):
                 self.sync.before(last=index == count - 1)
-                loss = self.summand(self.forward(tokens), targets)
+                loss = self.summand(self.forward(tokens, divisor), targets)
                 loss.backward()
                 losses.append(loss.detach())
             total = sum(losses[1:], losses[0])
+        self._divide_auxiliary(None)
         self.sum_gradients()
-        return total if counts else total * 0.0
+        return total if self._counts else total * 0.0
 
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return this rank's summand of the loss of some sequences, a scalar, without gradients.
@@ -112,7 +119,7 @@ class Parallel:
                 total = self.pipeline.forward(tokens, targets, self._own_positions(tokens.shape[1], tokens.device))
             else:
                 total = self.loss(self.forward(tokens), targets)
-        return total if self.mesh.coordinate("tp") == 0 else total * 0.0
+        return total if self._counts else total * 0.0
 
     def evaluated(self) -> None:
         """Release the parameters that forward passes have gathered; after a step the backward pass does that."""
@@ -131,6 +138,12 @@ class Parallel:
         """Call it after the optimizer's step, so that the state of the compression becomes that of the next step."""
         if self.reducer is not None:
             self.reducer.completed()
+
+    def _divide_auxiliary(self, divisor: float | Tensor | None) -> None:
+        """Let the model's own losses be divided by `divisor`. None: by the tokens of all ranks in a pass."""
+        scale = None if divisor is None else 1 / divisor if self._counts else 0.0
+        for module in self._auxiliary:
+            module.scale = scale
 
     def _own_positions(self, time: int, device: torch.device) -> Tensor:
         """Return the positions of the `time` tokens, T / cp, that this rank has of each sequence, int64 [time]."""

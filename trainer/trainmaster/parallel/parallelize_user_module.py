@@ -94,7 +94,7 @@ def parallelize(
     - `micro_batches`: the number of micro-batches of a step. A pipeline needs it.
 
     Gradients are sums over all ranks, so divide the loss by the number of tokens of the whole step, not by the number
-    of a rank's own tokens.
+    of a rank's own tokens. If the model itself adds losses (`Plan.auxiliary`), give this number to `parallel.forward`.
 
     Each forward pass takes one number from torch's generator for dropout. Ranks that compute different tokens derive
     different masks from it. The generators of the ranks of a tp group must have the same state, as after

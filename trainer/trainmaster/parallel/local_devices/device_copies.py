@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from trainmaster.parallel.forward_rng import seed_copies
+from trainmaster.parallel.model_plan import named, plan_of
 
 
 class Copies:
@@ -21,6 +22,7 @@ class Copies:
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device]) -> None:
         self.model, self.devices = model.to(devices[0]), list(devices)
+        self._auxiliary: list[Any] = [module for _, module in named(model, plan_of(model).auxiliary)]
 
     def parts(self, batch: Tensor) -> Iterator[Tensor]:
         """Yield the parts of a batch [B, …] along B, each on its device. Later parts may be smaller, or empty."""
@@ -39,13 +41,19 @@ class Copies:
         if torch.is_grad_enabled():
             seed_copies(self.devices)
         for index, (part, device) in enumerate(zip(self.parts(batch), self.devices, strict=True)):
+            self._set_share(len(part) / max(1, len(batch)))
             if index == 0:
                 found.append(self.model(part))
                 continue
             own = dict(zip(names, (sent[index - 1] for sent in sent_to), strict=True))
             own.update({name: buffer.to(device) for name, buffer in buffers.items()})
             found.append(functional_call(self.model, own, (part,)))
+        self._set_share(1.0)
         return found
+
+    def _set_share(self, share: float) -> None:
+        for module in self._auxiliary:
+            module.share = share
 
 
 class _Sent(torch.autograd.Function):  # type: ignore[misc]

@@ -26,8 +26,13 @@ class Devices:
         """Return x: there are no other ranks to share it with."""
         return x
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the model's output for tokens [B, T], on one of the devices."""
+    def forward(self, tokens: Tensor, divisor: float | None = None) -> Tensor:
+        """Return the model's output for tokens [B, T], on one of the devices.
+
+        `divisor`: the number of tokens of the step, by which losses that the model itself adds (`Plan.auxiliary`) are
+        divided. Without it, they are means over the tokens of this pass.
+        """
+        self._divide_auxiliary(divisor)
         outputs = self._outputs(tokens)
         return torch.cat([output.to(outputs[0].device) for output in outputs])
 
@@ -37,8 +42,7 @@ class Devices:
         `batches` are micro-batches of (tokens, targets). `divisor` is the number of tokens of the step that count.
         Gradients are sums over the micro-batches.
         """
-        for module in self._auxiliary:
-            module.scale = 1 / divisor
+        self._divide_auxiliary(divisor)
         home = next(self.model.parameters()).device
         total = torch.zeros((), device=home)
         for tokens, targets in batches:
@@ -50,7 +54,12 @@ class Devices:
             loss = torch.stack([loss.to(home) for loss in losses]).sum() / divisor
             loss.backward()
             total += loss.detach()
+        self._divide_auxiliary(None)
         return total
+
+    def _divide_auxiliary(self, divisor: float | None) -> None:
+        for module in self._auxiliary:
+            module.scale = None if divisor is None else 1 / divisor
 
     def _outputs(self, tokens: Tensor) -> list[Tensor]:
         return [self.model(tokens)] if self._copies is None else self._copies.outputs(tokens)
