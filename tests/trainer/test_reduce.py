@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ import torch
 from pydantic import ValidationError
 
 from tests.trainer.job import Job, Undisturbed
+from tests.trainer.process_groups import process_group
 from tests.trainer.ranks import Ranks
 from tests.trainer.test_ram import RamJob
-from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.config import CompressionConfig, TrainingConfig
 from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
+from trainmaster.parallel.mesh import Mesh
 from trainmaster.rank.injected_faults import Fault
+from trainmaster.reduce.compressed_reducer import Reducer
 from trainmaster.reduce.compressed_size import of_sum, whole_parts
 
 SCRIPT = """
@@ -107,6 +111,42 @@ def test_what_is_not_sent_is_kept_and_bytes_are_as_reckoned(
     if how["method"] in ("TopK", "PowerSGD"):
         assert found["kept"] < 1e-6
     assert found["sent"] == [sent, of_sum(ELEMENTS * 4, 3)]
+
+
+class OneRank:
+    """A wire of a group that has one rank."""
+
+    ranks, sent = 1, 0
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def gather(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        return lambda: tensor.unsqueeze(0)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["with others", "alone"])
+@pytest.mark.parametrize("how", [{"method": "TopK", "share": 0.25}, {"method": "PowerSGD", "rank": 1}], ids=str)
+def test_what_is_kept_of_a_parameter_outlasts_a_step_in_which_no_rank_uses_it(how: dict[str, Any], alone: bool) -> None:
+    model = torch.nn.ParameterDict({"often": torch.zeros(8, 8), "once": torch.zeros(8, 8)})
+    with process_group():
+        reducer = Reducer(model, Mesh({}, "cpu"), CompressionConfig.model_validate(how))
+    reducer._wire = OneRank()  # type: ignore[assignment]
+    given = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0))
+    sent = torch.zeros(8, 8)
+    for step in range(3):
+        model["often"].grad = given[step] / 10
+        model["once"].grad = given[0].clone() if step == 0 else None
+        reducer.reduce()
+        reducer.completed()
+        if step == 0:
+            sent = model["once"].grad
+            reducer._wire = None if alone else reducer._wire
+    assert model["once"].grad is None
+    assert reducer._kept is not None
+    kept = reducer._kept[64:].view(8, 8)
+    assert kept.norm() > 0.1
+    torch.testing.assert_close(sent + kept, given[0])
 
 
 @pytest.mark.processes

@@ -37,9 +37,10 @@ WHOLE = Whole()
 class Reducer:
     """Sums the gradients of a model over replicas, in place.
 
-    What was not sent is added to the gradients of the next step. It is part of the state, and changes only when a step
-    is complete, so that a step that fails can be repeated. A checkpoint has it for each parameter, of all replicas, as
-    [replicas, *shape]. Another number of replicas shares it out, so that nothing is lost.
+    What was not sent of a parameter's gradients is added to those of the next step in which a replica has any for this
+    parameter. It is part of the state, and changes only when a step is complete, so that a step that fails can be
+    repeated. A checkpoint has it for each parameter, of all replicas, as [replicas, *shape]. Another number of replicas
+    shares it out, so that nothing is lost.
     """
 
     def __init__(self, model: nn.Module, mesh: Mesh, config: CompressionConfig) -> None:
@@ -149,6 +150,7 @@ class Reducer:
 
     def _reduce(self) -> None:
         own = self._views(self._work)
+        kept = self._views(self._kept) if self._kept is not None else []
         present = self._work.new_ones(len(self.parameters))
         self._work.copy_(self._kept) if self._kept is not None else self._work.zero_()
         there = [(part, local(p.grad)) for part, p in zip(own, self.parameters, strict=True) if p.grad is not None]
@@ -167,10 +169,14 @@ class Reducer:
         others = found.tolist() if len(there) < len(self.parameters) else [1.0] * len(self.parameters)
         sums = []
         for index, (parameter, part) in enumerate(zip(self.parameters, self._views(total), strict=True)):
-            if others[index] and parameter.grad is None:
+            if not others[index]:
+                # No replica changes this parameter in this step, so each one keeps what it has sent of it.
+                if kept:
+                    own[index].copy_(kept[index])
+                continue
+            if parameter.grad is None:
                 parameter.grad = capture.as_shard_of(torch.empty_like(part), parameter)
-            if others[index]:
-                sums.append((local(parameter.grad), part))
+            sums.append((local(parameter.grad), part))
         torch._foreach_copy_([gradient for gradient, _ in sums], [part for _, part in sums])
 
     def _views(self, flat: Tensor) -> list[Tensor]:
