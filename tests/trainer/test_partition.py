@@ -8,10 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
+import trainmaster as tm
+from tests.trainer.process_groups import process_group
 from tests.trainer.test_devices import Tied
 from trainmaster import models
+from trainmaster.checkpoint.state import capture
+from trainmaster.checkpoint.state.save_shares import owned, place_of
 from trainmaster.contract.config import ModelConfig, PipelineConfig
 from trainmaster.errors import ConfigError
 from trainmaster.parallel.stages import pipeline
@@ -100,3 +105,18 @@ def test_a_weight_that_several_stages_would_train_is_refused(model: nn.Module, s
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     assert len(stages(model)) == 1, "what is not trained stays the same in all stages"
+
+
+def test_what_is_not_trained_and_is_in_no_stage_is_saved_once() -> None:
+    saved = []
+    for rank in range(2):
+        model = Tied(tie=False, loose=True)
+        model.scale.requires_grad_(False)
+        model.register_buffer("seen", torch.zeros(2))
+        with process_group(rank, 2):
+            things = {"model": tm.parallelize(model, {"pp": 2}, sequence=4, micro_batches=2).model}
+            pieces = owned(capture.capture(things, rank), place_of(things, rank, 2))
+        saved.append({piece.name for piece in pieces})
+    assert {"model.scale", "model.seen", "model.start.weight", "model.layers.0.weight"} <= saved[0]
+    assert not saved[0] & saved[1]
+    assert {"model.layers.1.weight", "model.end.weight"} <= saved[1]

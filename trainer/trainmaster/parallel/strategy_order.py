@@ -164,6 +164,7 @@ def parallelize(
     # Replicas send compressed gradients when all gradients are complete, with each of the strategies above.
     reducer = Reducer(model, mesh, compression) if compression is not None else None
     model.stage_ranks = mesh.stage_ranks  # for checkpoints: the ranks that have parameters of the same names
+    model.saved_elsewhere = pipeline.unstaged(model) if mesh.coordinate("pp") else frozenset()
     model.replica = mesh.coordinate("dpReplicate"), mesh.degree("dpReplicate")  # and the same parts of them
     model.island = mesh.coordinate("island")
     parallel = Parallel(

@@ -26,7 +26,7 @@ from trainmaster.checkpoint.memory.nearest_memory_copy import Memory
 from trainmaster.checkpoint.state import capture, restore_objects
 from trainmaster.checkpoint.state.resume import Checkpoint, agree
 from trainmaster.checkpoint.state.resume_conditions import Resume
-from trainmaster.checkpoint.state.save_shares import Place, owned
+from trainmaster.checkpoint.state.save_shares import owned, place_of
 from trainmaster.checkpoint.state.storage_saver import Saver, content
 from trainmaster.checkpoint.state.waits_before_resume import await_ranks, await_uploads
 from trainmaster.contract.wire import channel as wire
@@ -59,11 +59,7 @@ class Session:
     ) -> None:
         self.url, self.objects, self.reporter = url, objects, reporter
         self.rank, self.world_size, self.store, self.keep = rank, world_size, store, keep
-        # In a pipeline only the ranks of a stage have the same names.
-        spread = next((thing for thing in objects.values() if hasattr(thing, "stage_ranks")), None)
-        self.place = Place(rank, range(world_size))
-        if spread is not None:
-            self.place = Place(rank, spread.stage_ranks, spread.replica, spread.island)
+        self.place = place_of(objects, rank, world_size)
         self.saver: Saver | None = None
         self.ram: RamSaver | None = None
         self.from_memory = False  # storage may lack what this round began with

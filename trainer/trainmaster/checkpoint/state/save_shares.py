@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,13 +29,26 @@ class Place:
 
     holders: the ranks with the same plain tensors, which are those of one stage of a pipeline. replica: (index, count)
     of replicas that are not an axis of a DTensor's mesh. island: the index of the island; island 0 saves what all
-    islands share.
+    islands share. elsewhere: names of tensors that the ranks of another stage save.
     """
 
     rank: int
     holders: range
     replica: tuple[int, int] = (0, 1)
     island: int = 0
+    elsewhere: frozenset[str] = frozenset()
+
+
+def place_of(objects: Mapping[str, Any], rank: int, world_size: int) -> Place:
+    """Return the place of a rank that saves `objects`.
+
+    All ranks have the same names, unless one of the objects is a model that `tm.parallelize` has divided.
+    """
+    spread = next((thing for thing in objects.values() if hasattr(thing, "stage_ranks")), None)
+    if spread is None:
+        return Place(rank, range(world_size))
+    elsewhere = frozenset(f"{name}.{tensor}" for name in objects for tensor in spread.saved_elsewhere)
+    return Place(rank, spread.stage_ranks, spread.replica, spread.island, elsewhere)
 
 
 def owned(snapshot: Snapshot, place: Place) -> list[Piece]:
@@ -46,7 +60,7 @@ def owned(snapshot: Snapshot, place: Place) -> list[Piece]:
     rank, holders = place.rank, place.holders
     pieces = []
     for name, tensor in snapshot.tensors.items():
-        if place.island and not island_of(name):
+        if (place.island and not island_of(name)) or name in place.elsewhere:
             continue
         choice = zlib.crc32(name.encode())
         if is_dtensor(tensor):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, schedules
 
+from trainmaster.checkpoint.state import capture
 from trainmaster.contract.config import PipelineConfig
 from trainmaster.errors import ConfigError
 from trainmaster.parallel.blocks.precision import DTYPES
@@ -101,6 +102,18 @@ def apply(
     stages = [Stage(model, plan, i, ranges[i], i == count - 1) for i in indexes]
     _forget(model, plan, [i for stage in stages for i in ranges[stage.index]], stages)
     return stages, table(ranges, found, UNITS[config.balance])
+
+
+def unstaged(model: nn.Module) -> frozenset[str]:
+    """Return the names in a checkpoint of the parameters and buffers that belong to no stage.
+
+    They are not trained, so all stages have them, and the first one saves them.
+    """
+    plan = plan_of(model)
+    named = [name for name, _ in capture.named_parameters(model)]
+    named += [name.removeprefix(".") for name, _, _ in capture.buffers("", model)]
+    parts = tuple(f"{path}." for path in (plan.blocks, *plan.stem, *plan.tail))
+    return frozenset(name for name in named if not name.startswith(parts))
 
 
 def own_stages(rank: int, degree: int, config: PipelineConfig) -> list[int]:
