@@ -172,6 +172,25 @@ def test_tensors_in_lists_of_an_optimizers_state_come_back(tmp_path: Path) -> No
         assert state["past"][0].shape == parameter.shape
 
 
+def test_state_of_an_optimizer_under_names_with_dots_comes_back(tmp_path: Path) -> None:
+    def things() -> dict[str, Any]:
+        model = nn.Linear(3, 2)
+        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+
+    there, here = things(), things()
+    for value, parameter in enumerate(there["model"].parameters()):
+        below = {"b": torch.full((2,), value + 0.25), "c.d": torch.full((2,), value + 0.5)}
+        there["optimizer"].state[parameter] = {"a.b": torch.full_like(parameter, value), "a": below}
+    storage, directory = save(tmp_path, there)
+    restore(storage, directory, here)
+    for value, parameter in enumerate(here["model"].parameters()):
+        state = here["optimizer"].state[parameter]
+        assert [*state] == ["a.b", "a"]
+        assert torch.equal(state["a.b"], torch.full_like(parameter, value))
+        assert state["a"]["b"].tolist() == [value + 0.25] * 2
+        assert state["a"]["c.d"].tolist() == [value + 0.5] * 2
+
+
 def test_each_stage_of_a_pipeline_gets_back_what_its_optimizer_has_besides_tensors(tmp_path: Path) -> None:
     def stage(rank: int, steps: int) -> dict[str, Any]:
         model = nn.ModuleDict({str(rank): nn.Linear(3, 2)})

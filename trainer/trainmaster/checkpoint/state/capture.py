@@ -7,7 +7,7 @@ separately. Neither reading nor restoring needs a collective or a fake optimizer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -141,20 +141,21 @@ def optimizer_targets(optimizer: Any, name: str, names: dict[int, str], manifest
     `restore_optimizer_values` restores all state that is not a tensor.
     """
     targets: Tensors = {}
-    by_parameter: dict[str, list[str]] = {}
+    by_parameter: dict[str, dict[str, str]] = {}
     prefix = f"{name}.state."
     kinds: frozenset[str] | None = getattr(optimizer, "state_kinds", None)
+    known = {parameter_name for _, parameter_name, _ in _parameters(optimizer, names)}
+    within = {path for k, v in manifest.values.items() if k.startswith(prefix) for path in tagged.tensor_paths(v)}
     for key in manifest.tensors:
-        if key.startswith(prefix):
-            parameter, _, kind = key[len(prefix) :].rpartition(".")
+        if key.startswith(prefix) and key not in within:
+            found, kind = _parameter_and_kind(key[len(prefix) :], known)
             if kinds is None or kind in kinds:
-                by_parameter.setdefault(parameter, []).append(key)
+                by_parameter.setdefault(found, {})[kind] = key
     for parameter, parameter_name, group in _parameters(optimizer, names):
         state = {}
         whole = origin(optimizer, parameter)
-        for key in by_parameter.get(parameter_name, []):
+        for kind, key in by_parameter.get(parameter_name, {}).items():
             saved = manifest.tensors[key]
-            kind = key.rpartition(".")[2]
             if saved.shape == list(whole.shape):
                 # By hand: the first zeros_like of a DTensor costs 10 ms of sharding propagation.
                 local = parameter.to_local() if is_dtensor(parameter) else parameter
@@ -175,6 +176,16 @@ def optimizer_targets(optimizer: Any, name: str, names: dict[int, str], manifest
             # What the checkpoint lacks stays as it was prepared: see fp16's SGD in `optim.optimizer`.
             optimizer.state[parameter] = {**optimizer.state.get(parameter, {}), **state}
     return targets
+
+
+def _parameter_and_kind(name: str, parameters: Container[str]) -> tuple[str, str]:
+    """Return (parameter, kind of its state) for the rest of a tensor's name. Both may have dots. The parameter is "" if
+    it is none of `parameters`."""
+    parameter, _, kind = name.rpartition(".")
+    while parameter and parameter not in parameters:
+        parameter, _, last = parameter.rpartition(".")
+        kind = f"{last}.{kind}"
+    return parameter, kind
 
 
 def restore_optimizer_values(
@@ -247,9 +258,10 @@ def capture_optimizer_values(snapshot: Snapshot, name: str, optimizer: Any, name
     groups: dict[int, dict[str, Any]] = {}
     for parameter, parameter_name, group in _parameters(optimizer, names):
         prefix = f"{name}.state.{parameter_name}"
+        state = optimizer.state.get(parameter, {})
         rest = {
-            kind: tagged.pack(value, f"{prefix}.{kind}", snapshot.tensors)
-            for kind, value in optimizer.state.get(parameter, {}).items()
+            kind: tagged.pack(value, f"{prefix}.{path}", snapshot.tensors)
+            for (kind, value), path in zip(state.items(), tagged.names_of(state), strict=True)
             if not isinstance(value, torch.Tensor)
         }
         if rest:

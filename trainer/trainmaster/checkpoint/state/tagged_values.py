@@ -31,7 +31,7 @@ def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         tensors[path] = value
         return {_TAG: "tensor", "value": path}
     if isinstance(value, dict):
-        parts = zip(value.items(), _names(value), strict=True)
+        parts = zip(value.items(), names_of(value), strict=True)
         pairs = [(k, pack(v, f"{path}.{name}", tensors)) for (k, v), name in parts]
         if all(isinstance(k, str) for k in value) and _TAG not in value:
             return dict(pairs)
@@ -52,7 +52,7 @@ def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     )
 
 
-def _names(keys: Iterable[Any]) -> list[str]:
+def names_of(keys: Iterable[Any]) -> list[str]:
     """Return a name for each key of a dict, such that what lies under one key has no path of what lies under another.
 
     These are the keys themselves, unless a key is a prefix of another one at a dot ("a" and "a.b"), or looks like it (1
