@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from trainmaster.checkpoint.files import storage as storage_module
 from trainmaster.checkpoint.files.storage import PosixStorage, open_storage
 
 
@@ -55,6 +56,29 @@ def test_without_hard_links_a_full_disk_leaves_no_part_of_a_file(
     assert os.listdir(storage.root) == []
     room[0] = True
     assert storage.create_exclusive("x", b"first")
+
+
+def test_two_threads_that_complete_one_file_both_succeed(
+    storage: PosixStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its folder could not be synced. The second call runs while the first one syncs."""
+    calls: list[str] = []
+    sync_folder = storage_module._sync_folder
+
+    def sync(folder: Path) -> None:
+        calls.append(folder.name)
+        if len(calls) == 1:
+            raise OSError(errno.EIO, "not synced")
+        if len(calls) == 2:
+            assert storage.create_exclusive("a/x", b"data")
+        sync_folder(folder)
+
+    monkeypatch.setattr(storage_module, "_sync_folder", sync)
+    with pytest.raises(OSError, match="not synced"):
+        storage.create_exclusive("a/x", b"data")
+    assert storage.create_exclusive("a/x", b"data")
+    assert calls == ["a"] * 3
+    assert not storage.create_exclusive("a/x", b"data")
 
 
 def test_a_write_that_fails_half_way_leaves_nothing(storage: PosixStorage) -> None:

@@ -63,7 +63,7 @@ class PosixStorage:
         target = self._at(path)
         if self._unsynced.get(target) == data and target.exists():
             _sync_folder(target.parent)
-            del self._unsynced[target]
+            self._unsynced.pop(target, None)  # another thread may have completed it meanwhile
             return True
         if target.exists():
             return False
@@ -81,7 +81,7 @@ class PosixStorage:
                 with contextlib.suppress(FileNotFoundError):
                     being_written.unlink()
             self._unsynced[target] = data
-        del self._unsynced[target]
+        self._unsynced.pop(target, None)
         return True
 
     def write(self, path: str, blocks: Iterable[bytes | memoryview]) -> int:
