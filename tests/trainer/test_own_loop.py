@@ -72,6 +72,8 @@ class Net(nn.Module):
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = Net()
+if os.environ.get("TIED"):
+    model.end.weight = model.start.weight
 many = 4 if "pp" in os.environ["PARALLELISM"] else 1
 parallel = tm.parallelize(
     model, json.loads(os.environ["PARALLELISM"]), sequence=8, micro_batch=8 // many, micro_batches=many,
@@ -151,6 +153,17 @@ def test_a_module_of_ones_own_trains_over_several_ranks_as_in_one(
 ) -> None:
     several = losses(ranks, tmp_path / "several", 2, LAYOUTS[name])
     assert several == {step: pytest.approx(loss, rel=2e-6) for step, loss in alone.items()}
+
+
+@pytest.mark.processes
+def test_a_weight_that_the_stem_and_the_tail_share_is_trained_by_the_rank_that_has_both(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    one = losses(ranks, tmp_path / "one", 1, {}, TIED="1")
+    for schedule in ("ZBV", "DualPipeV"):
+        parallelism = {"pp": 2, "pipeline": {"schedule": schedule}}
+        several = losses(ranks, tmp_path / schedule, 2, parallelism, TIED="1")
+        assert several == {step: pytest.approx(loss, rel=2e-6) for step, loss in one.items()}
 
 
 @pytest.mark.processes

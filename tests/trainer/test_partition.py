@@ -90,7 +90,7 @@ def stages(model: nn.Module) -> list[pipeline.Stage]:
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        (Tied(tie=True, loose=False), r"start.weight is used in stages 0 and 1, .* must be in one stage: use pp 1"),
+        (Tied(tie=True, loose=False), r"start.weight is used in stages 0 and 1, .* its own; use pp 1, or"),
         (
             Tied(tie=False, loose=True),
             r"scale is in no block, .* so it belongs to no stage; name it there, or use pp 1",
@@ -105,6 +105,21 @@ def test_a_weight_that_several_stages_would_train_is_refused(model: nn.Module, s
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     assert len(stages(model)) == 1, "what is not trained stays the same in all stages"
+
+
+@pytest.mark.parametrize("schedule", ["ZBV", "DualPipeV", "Interleaved1F1B"])
+@pytest.mark.parametrize("plain", [True, False])
+def test_the_stem_and_the_tail_share_a_weight_if_one_rank_has_it_as_a_plain_tensor(schedule: str, plain: bool) -> None:
+    model = Tied(tie=True, loose=False)
+    model.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+    mesh: Any = SimpleNamespace(size=lambda: 2, get_local_rank=lambda: 0)
+    config = PipelineConfig.model_validate({"schedule": schedule, "balance": "Parameters"})
+    if schedule == "Interleaved1F1B" or not plain:
+        with pytest.raises(ConfigError, match=r"start.weight is used in stages 0 and 3"):
+            pipeline.apply(model, mesh, config, 16, "fp32", None, plain=plain)
+        return
+    first, last = pipeline.apply(model, mesh, config, 16, "fp32", None, plain=plain)[0]
+    assert first.ends[0].weight is last.ends[0].weight
 
 
 def test_what_is_not_trained_and_is_in_no_stage_is_saved_once() -> None:

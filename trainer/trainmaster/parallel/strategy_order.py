@@ -107,7 +107,7 @@ def parallelize(
     stages: list[pipeline.Stage] = []
     if many_stages:
         ends = stream_and_logits(model, shape.time)
-        stages, table = pipeline.apply(model, mesh["pp"], of_pipeline, shape.time, precision, profile)
+        stages, table = pipeline.apply(model, mesh["pp"], of_pipeline, shape.time, precision, profile, plain=plain)
 
     # Experts are dealt out whole, or in the parts that tensor parallelism makes of each.
     experts = expert_parallel.apply(model, mesh.experts()) if mesh.experts_over > 1 else []

@@ -6,7 +6,7 @@ read the checkpoints of any other one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,13 +76,20 @@ class Stage(nn.Module):  # type: ignore[misc]
 
 
 def apply(
-    model: nn.Module, mesh: DeviceMesh, config: PipelineConfig, time: int, precision: str, profile: Path | None
+    model: nn.Module,
+    mesh: DeviceMesh,
+    config: PipelineConfig,
+    time: int,
+    precision: str,
+    profile: Path | None,
+    *,
+    plain: bool = False,
 ) -> tuple[list[Stage], str]:
     """Return (this rank's stages, a table of all stages). The rest of the model is dropped.
 
-    `time` is the number of tokens of a sequence, T. `profile` is the file of a measured profile. Raises ConfigError if
-    the model's plan does not name blocks, stem and tail, or if a parameter that is trained belongs to no stage, or to
-    two.
+    `time` is the number of tokens of a sequence, T. `profile` is the file of a measured profile. `plain`: parameters
+    stay plain tensors, so the stages of a rank may share them. Raises ConfigError if the model's plan does not name
+    blocks, stem and tail, or if a parameter that is trained belongs to no stage, or to two that do not share it.
     """
     plan = plan_of(model)
     if not (plan.blocks and plan.stem and plan.tail):
@@ -97,7 +104,8 @@ def apply(
     else:
         found = costs(model, config.balance, time)
     ranges = partition(found, count)
-    _check_one_stage(model, plan, ranges)
+    owners = {i: other if plain else i for other in range(degree) for i in own_stages(other, degree, config)}
+    _check_one_owner(model, plan, ranges, owners)
     indexes = own_stages(rank, degree, config)
     stages = [Stage(model, plan, i, ranges[i], i == count - 1) for i in indexes]
     _forget(model, plan, [i for stage in stages for i in ranges[stage.index]], stages)
@@ -123,8 +131,11 @@ def own_stages(rank: int, degree: int, config: PipelineConfig) -> list[int]:
     return [rank + degree * i for i in range(config.stages_per_rank)]
 
 
-def _check_one_stage(model: nn.Module, plan: Plan, ranges: Sequence[range]) -> None:
-    """Raise ConfigError for a parameter of which several stages would train a copy, each with its own gradients."""
+def _check_one_owner(model: nn.Module, plan: Plan, ranges: Sequence[range], owners: Mapping[int, int]) -> None:
+    """Raise ConfigError for a parameter of which several stages would train a copy, each with its own gradients.
+
+    Stages with the same owner share their parameters.
+    """
     blocks = model.get_submodule(plan.blocks)
     parts = [
         *((0, model.get_submodule(path)) for path in plan.stem),
@@ -137,7 +148,7 @@ def _check_one_stage(model: nn.Module, plan: Plan, ranges: Sequence[range]) -> N
             stages_of.setdefault(id(parameter), set()).add(stage)
     for name, parameter in model.named_parameters():
         found = sorted(stages_of.get(id(parameter), ()))
-        if not parameter.requires_grad or len(found) == 1:
+        if not parameter.requires_grad or len({owners[stage] for stage in found}) == 1:
             continue
         if not found:
             raise ConfigError(
@@ -146,7 +157,8 @@ def _check_one_stage(model: nn.Module, plan: Plan, ranges: Sequence[range]) -> N
             )
         raise ConfigError(
             f"parallelism.pp: {name} is used in stages {found[0]} and {found[-1]}, and each would train a copy of its "
-            f"own; tied weights must be in one stage: use pp 1"
+            f"own; use pp 1, or, for weights that the stem and the tail share, in fp32 and without shards, schedule "
+            f"ZBV or DualPipeV: there one rank has both ends"
         )
 
 
