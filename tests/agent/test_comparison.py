@@ -85,7 +85,7 @@ class Ranks:
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
     import multiprocessing.spawn
 
-    monkeypatch.setattr(multiprocessing.spawn, "get_command_line", multiprocessing.spawn.get_command_line)
+    monkeypatch.setattr(multiprocessing.spawn, "get_preparation_data", multiprocessing.spawn.get_preparation_data)
     return Ranks(monkeypatch)
 
 

@@ -35,7 +35,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> dist.TCPStore:
         (rendezvous, "_torchelastic_use_agent_store"),
         (rendezvous, "_create_c10d_store"),
         (dist.distributed_c10d, "_update_default_pg"),
-        (multiprocessing.spawn, "get_command_line"),
+        (multiprocessing.spawn, "get_preparation_data"),
         (own_store, "_worlds_ended"),
         (own_store, "_is_at_agents_store"),
     ):

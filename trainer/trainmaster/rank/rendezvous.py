@@ -4,7 +4,7 @@
 none. torch believes it for any values of these two variables. A script that starts ranks of its own
 (`torch.multiprocessing.spawn`) sets both to an address where no store is served, and all its ranks would wait there
 until they time out. So the variable is obeyed only for the agent's own address, in the rank and in the processes that
-it spawns. Programs that it executes inherit torchrun's variables unchanged.
+it spawns or forks from a server. Programs that it executes inherit torchrun's variables unchanged.
 
 The agent's store is that of the whole round, and keeps what was told there. A script may end its world and begin
 another one, as one that launches a function for each fold does. Such a world would find the addresses of the one before
@@ -41,7 +41,7 @@ _is_at_agents_store = False
 
 
 def install(*, own_loop: bool = False) -> None:
-    """Correct the rendezvous in this process, and in those that `multiprocessing` spawns from it.
+    """Correct the rendezvous in this process, and in those that `multiprocessing` starts from it.
 
     With `own_loop`, a rank that differs from the others raises ConfigError, which our loop reports. A script that
     differs ends (`software_comparison.compare_script`).
@@ -55,17 +55,23 @@ def install(*, own_loop: bool = False) -> None:
         sys.meta_path.insert(0, _Finder(correct))
     if own_loop:
         return
-    original = multiprocessing.spawn.get_command_line
+    original = multiprocessing.spawn.get_preparation_data
 
     @functools.wraps(original)
-    def get_command_line(**fields: Any) -> list[str]:
-        words = original(**fields)
-        if "-c" in words:
-            code = words.index("-c") + 1
-            words[code] = f"{code_of_call(__name__, 'install')}; {words[code]}"
-        return words
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        return {**original(name), "trainmaster": _Installation()}
 
-    multiprocessing.spawn.get_command_line = get_command_line
+    multiprocessing.spawn.get_preparation_data = get_preparation_data
+
+
+class _Installation:
+    """Corrects the rendezvous in the process that unpickles it.
+
+    A process that `spawn` or `forkserver` starts unpickles what prepares it before it runs anything of the script.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (code_of_call(__name__, "install"), {})
 
 
 class _Finder(importlib.abc.MetaPathFinder):
