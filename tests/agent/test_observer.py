@@ -297,3 +297,24 @@ assert record.read().built_ns > 0
 def test_torchs_compiler_compiles_a_first_forward_without_a_break_or_a_warning(tmp_path: Path, line: str) -> None:
     """It cannot compile a hook on all modules, and warns of one."""
     assert watched(tmp_path, COMPILES.replace("LINE", line)) == "steps: 0 loaded: False"
+
+
+EVALUATES = """
+import torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(2)).sum().backward()
+optimizer.step()
+
+def evaluate(x):
+    model.eval()
+    return model(x)
+
+torch.compile(evaluate, fullgraph=True, backend="eager")(torch.ones(2))
+assert not model.training
+"""
+
+
+@pytest.mark.processes
+def test_torchs_compiler_compiles_a_function_that_turns_to_evaluation(tmp_path: Path) -> None:
+    assert watched(tmp_path, EVALUATES) == "steps: 1 loaded: False"

@@ -202,6 +202,8 @@ class _Observer:
 
         @functools.wraps(original)
         def eval_(model: Any) -> Any:
+            if _is_compiling(module.torch):
+                return original(model)
             if model.training and self.progress.phase == Phase.STEP and _in_main_thread():
                 self._enter(Phase.EVAL)  # until the next step of an optimizer
             return original(model)
@@ -359,6 +361,16 @@ _HOOKED = {
     "torch.serialization": _Observer.hook_save,
     **dict.fromkeys(optimizer_hooks.FILLING, _Observer.hook_filling),
 }
+
+
+def _is_compiling(torch: Any) -> bool:
+    """Return True while torch's compiler looks through the function that calls this one.
+
+    The compiler takes this answer for a constant, and does not look at what is done otherwise, which it could not
+    compile.
+    """
+    ask = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    return ask is not None and ask()
 
 
 def _in_main_thread() -> bool:
