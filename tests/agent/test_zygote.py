@@ -124,11 +124,21 @@ def test_a_fork_has_the_modules_and_looks_freshly_started(
     assert lines[-1] == "bye"
 
 
-def test_forks_draw_different_random_numbers(start_zygote: Callable[[str], Speaker], tmp_path: Path) -> None:
-    pristine = start_zygote("random").hello("k")
-    (tmp_path / "draw.py").write_text("import random\nprint(random.random())\n")
-    outputs = {pristine.run({"kind": "script", "path": "draw.py", "args": []}, tmp_path)[1] for _ in range(2)}
-    assert len(outputs) == 2
+@pytest.mark.parametrize("generator", ["random", "numpy.random"])
+def test_forks_draw_different_random_numbers_unless_an_import_has_set_the_seed(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path, generator: str
+) -> None:
+    root = start_zygote("random")
+    (tmp_path / "draw.py").write_text(f"import {generator}\nprint({generator}.random())\n")
+
+    def drawn(zygote: Speaker) -> list[str]:
+        return [zygote.run({"kind": "script", "path": "draw.py", "args": []}, tmp_path)[1] for _ in range(2)]
+
+    assert len({*drawn(root.hello("k"))}) == 2
+    _package(tmp_path, "seeded", f"import {generator}\n{generator}.seed(7)\n")
+    _learn(root, [("seeded", "")])
+    first, second = drawn(root.introduced())
+    assert first == second
 
 
 def test_forks_draw_different_numbers_from_torch_unless_an_import_has_set_the_seed(

@@ -12,7 +12,6 @@ import fcntl
 import gc
 import io
 import os
-import random
 import signal
 import stat
 import sys
@@ -109,10 +108,11 @@ def _customize_as_injected() -> None:
 
 def _refresh(env: Any) -> None:
     """Read again what a process reads from its environment at its start, and reseed what must differ between forks."""
-    random.seed()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and "numpy.random" in sys.modules:
-        numpy.random.seed()
+    for name in preload.GENERATORS:
+        if name in sys.modules and name not in preload.seeded:
+            sys.modules[name].seed()
+    if "random" in preload.seeded:
+        sys.modules["random"].setstate(preload.state_of_random)
     threads = env.get("OMP_NUM_THREADS", "").split(",")[0]
     torch = sys.modules.get("torch")
     if torch is not None:

@@ -9,6 +9,7 @@ module, nested ones too, so that the module that did the harm is known.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.util
@@ -33,6 +34,9 @@ DEFAULT_MODULES = (
     "trainmaster.models.initialization,trainmaster.checkpoint.state.reshard_tensors,encodings.idna"
 )
 TRIAL_S = 20.0
+
+GENERATORS = ("random", "numpy.random")
+"""Modules with a generator that each process seeds for itself, unless an import seeds it."""
 
 FORK_SAFE = {
     "OPENBLAS_NUM_THREADS": "1",  # numpy alone would start a thread
@@ -109,6 +113,49 @@ def has_drawn_seed_of_torch() -> bool:
     return torch is not None and bool(torch.initial_seed() == seed_of_torch)
 
 
+seeded: set[str] = set()
+"""Those of GENERATORS to which a learned import has given a seed, as it does in each process that imports it."""
+
+state_of_random: Any = None
+"""The state of the generator of `random` after imports that have seeded it, which seeds itself again in each fork."""
+
+_seed_functions: dict[str, tuple[Any, Any]] = {}
+"""The module and its own function `seed`, by the module's name, while that function is replaced."""
+
+
+@contextlib.contextmanager
+def _seeds() -> Iterator[None]:
+    """Note in `seeded` which generators get a seed within this context, and keep the state that forks lose."""
+    global state_of_random
+    for name in GENERATORS:
+        _note_seeds(name)
+    try:
+        yield
+    finally:
+        while _seed_functions:
+            name, (module, original) = _seed_functions.popitem()
+            module.seed = original
+            if name == "random" and name in seeded:
+                state_of_random = module.getstate()
+
+
+def _note_seeds(name: str) -> None:
+    """Note when the generator of a module gets a seed, if the module is there."""
+    module: Any = sys.modules.get(name)
+    if name in _seed_functions or not hasattr(module, "seed"):
+        return
+    original = module.seed
+    _seed_functions[name] = module, original
+
+    @functools.wraps(original)
+    def seed(*args: Any, **kwargs: Any) -> Any:
+        is_given = any(value is not None for value in (*args, *kwargs.values()))
+        (seeded.add if is_given else seeded.discard)(name)
+        return original(*args, **kwargs)
+
+    module.seed = seed
+
+
 def is_absent(package: str) -> bool:
     """Return True if this image does not have a package at all, as with frameworks other than torch."""
     try:
@@ -151,7 +198,7 @@ def learn(
     outcome = Outcome()
     guard = _Guard(frozenset(barred), frozenset(own), diary, refuse)
     end = import_log.watch(guard)
-    with _reads(guard.read):
+    with _reads(guard.read), _seeds():
         for name in names:
             if name not in sys.modules:
                 outcome.failed.update(preload([name]))
@@ -208,6 +255,8 @@ class _Guard:
         self.look(self._stack[::-1], devices=(spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES)))
         if spec.name in modules_that_read_the_rank.KNOWN and not failed:
             self._try_to_read_again(spec.name)
+        if spec.name in GENERATORS:
+            _note_seeds(spec.name)
         self._stack.pop()
         self._note(self._stack[-1] if self._stack else "")
 
