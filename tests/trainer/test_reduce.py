@@ -149,6 +149,16 @@ def test_what_is_kept_of_a_parameter_outlasts_a_step_in_which_no_rank_uses_it(ho
     torch.testing.assert_close(sent + kept, given[0])
 
 
+@pytest.mark.parametrize("how", [{"method": "bf16"}, {"method": "TopK"}], ids=str)
+def test_a_step_without_any_gradient_is_summed_to_none(how: dict[str, Any]) -> None:
+    model = torch.nn.ParameterDict({"weight": torch.zeros(8, 8)})
+    with process_group():
+        reducer = Reducer(model, Mesh({}, "cpu"), CompressionConfig.model_validate(how))
+    reducer.reduce()
+    reducer.completed()
+    assert model["weight"].grad is None
+
+
 @pytest.mark.processes
 def test_a_matrix_of_low_rank_is_found_by_powersgd_in_a_few_steps(ranks: Ranks, tmp_path: Path) -> None:
     script = SCRIPT.replace(

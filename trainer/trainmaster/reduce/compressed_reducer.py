@@ -157,7 +157,8 @@ class Reducer:
         for index, parameter in enumerate(self.parameters):
             if parameter.grad is None:
                 present[index] = 0.0
-        torch._foreach_add_([part for part, _ in there], [gradient for _, gradient in there])
+        if there:
+            torch._foreach_add_([part for part, _ in there], [gradient for _, gradient in there])
         if self._wire is None:  # no other replica: what one of a larger world has kept comes in at once
             total, found = self._work.clone(), present
             self._work.zero_()
@@ -177,7 +178,8 @@ class Reducer:
             if parameter.grad is None:
                 parameter.grad = capture.as_shard_of(torch.empty_like(part), parameter)
             sums.append((local(parameter.grad), part))
-        torch._foreach_copy_([gradient for gradient, _ in sums], [part for _, part in sums])
+        if sums:
+            torch._foreach_copy_([gradient for gradient, _ in sums], [part for _, part in sums])
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         return [part.view(shape) for part, shape in zip(flat.split(self._sizes), self._shapes, strict=True)]
