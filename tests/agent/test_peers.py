@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import queue
@@ -9,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from trainmaster.agent.shell.saves import peer_server
 from trainmaster.agent.shell.saves.peer_server import PeerServer
 from trainmaster.agent.shell.saves.replica_sender import Replicas, State
 from trainmaster.agent.zygote.import_plan import Imported
+from trainmaster.checkpoint.files import peer_connection
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum
 from trainmaster.checkpoint.files.peer_client import Peer
 from trainmaster.checkpoint.files.peer_connection import Refused
@@ -522,6 +525,52 @@ def test_a_receipt_of_another_file_is_refused(ours: RamFolder, theirs: RamFolder
         *state, size = wrong
         with pytest.raises(Refused, match="another file"):
             keep_whole(None, theirs, *state, receipt, size)  # type: ignore[arg-type]
+
+
+def idle(server: PeerServer, count: int) -> contextlib.ExitStack:
+    """Open connections that prove nothing, and keep them open."""
+    opened = contextlib.ExitStack()
+    for _ in range(count):
+        opened.enter_context(socket.create_connection((server.address.host, server.address.port), 20))
+    return opened
+
+
+def test_connections_that_prove_nothing_do_not_keep_an_agent_of_the_round_out(
+    ours: RamFolder, theirs: RamFolder, server: PeerServer
+) -> None:
+    saved(ours, 7)
+    with idle(server, peer_server._CONNECTIONS), Peer(server.address, SECRET) as peer:
+        peer.keep(ours, 7, 3, 1)
+    assert list(held(theirs)) == [(7, 3, 1)]
+
+
+def test_a_connection_that_has_proven_the_secret_keeps_its_place(server: PeerServer) -> None:
+    server.imports = b"torch"
+    with Peer(server.address, SECRET) as peer:
+        peer.imports()
+        with idle(server, 5 * peer_server._CONNECTIONS):
+            with Peer(server.address, SECRET) as last:
+                last.imports()  # the others have been accepted
+            assert peer.imports() == b"torch"
+
+
+def test_only_a_connection_that_has_proven_the_secret_may_last(
+    server: PeerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    for module in (peer_server, peer_connection):
+        monkeypatch.setattr(module, "time", clock)
+    server.imports = b"torch"
+    address = server.address.host, server.address.port
+    with Peer(server.address, SECRET) as peer, socket.create_connection(address, 20) as other:
+        peer.imports()
+        other.sendall(b"GET /v1/ping HTTP/1.1\r\n\r\n")
+        assert b" 204 " in other.recv(4096)
+        clock.now += peer_server._PROOF_S
+        other.sendall(b"GET /v1/ping HTTP/1.1\r\n\r\n")
+        while other.recv(4096):  # it may have waited for this request before its time was over
+            pass
+        assert peer.imports() == b"torch"
 
 
 def test_agents_of_a_round_are_told_what_the_ranks_of_another_pod_import(server: PeerServer) -> None:

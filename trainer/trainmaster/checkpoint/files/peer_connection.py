@@ -19,7 +19,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import math
 import socket
+import time
 from typing import BinaryIO
 
 from trainmaster.contract.wire.checkpoint_format import directory_name, parse_directory
@@ -72,13 +74,17 @@ def same_proof(one: str, other: str) -> bool:
 
 
 class Link:
-    """One end of a TCP connection that carries HTTP: lines, headers and bodies."""
+    """One end of a TCP connection that carries HTTP: lines, headers and bodies.
 
-    def __init__(self, sock: socket.socket) -> None:
+    `deadline`: from this monotonic time on nothing is received, however often the other end sends a byte.
+    """
+
+    def __init__(self, sock: socket.socket, deadline: float = math.inf) -> None:
         sock.settimeout(TIMEOUT_S)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = sock
+        self.deadline = deadline
         self._rest = b""
 
     def head(self) -> tuple[str, dict[str, str]] | None:
@@ -87,6 +93,7 @@ class Link:
         Raises OSError.
         """
         while b"\r\n\r\n" not in self._rest:
+            self._keep_deadline()
             data = self.socket.recv(HEAD_LIMIT)
             if not data and not self._rest:
                 return None
@@ -105,6 +112,7 @@ class Link:
         self._rest = self._rest[len(known) :]
         done = len(known)
         while done < len(target):
+            self._keep_deadline()
             count = self.socket.recv_into(target[done:], min(len(target) - done, _BLOCK))
             if not count:
                 raise ConnectionError(f"the connection ended after {done} of {len(target)} bytes")
@@ -126,3 +134,12 @@ class Link:
     def close(self) -> None:
         """Close the connection."""
         self.socket.close()
+
+    def _keep_deadline(self) -> None:
+        """Let the next reception end at the deadline. Raises TimeoutError if that is over."""
+        if self.deadline == math.inf:
+            return
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the time limit of the connection is over")
+        self.socket.settimeout(min(left_s, TIMEOUT_S))

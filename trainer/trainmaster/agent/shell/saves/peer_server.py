@@ -2,17 +2,21 @@
 the ranks of this pod import.
 
 There is a thread for each connection, because states are large, and the event loop that starts ranks must never wait
-for one.
+for one. Whoever reaches the pod may connect. So a connection that has not proven the secret of the round has little
+time, and it ends when all places are taken and another one comes; one that has proven it keeps its place.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
+import random
 import secrets
 import socket
 import threading
+import time
 
 from trainmaster.checkpoint.files.memory_tier import RamFolder
 from trainmaster.checkpoint.files.peer_connection import (
@@ -21,6 +25,7 @@ from trainmaster.checkpoint.files.peer_connection import (
     PROOF,
     RECEIPT,
     RECEIPT_LIMIT,
+    TIMEOUT_S,
     Link,
     Refused,
     parse_path,
@@ -32,7 +37,8 @@ from trainmaster.checkpoint.files.received_copies import keep_whole
 from trainmaster.contract.wire.messages import StoreAddress
 
 _CONNECTIONS = 16  # at a time
-_IDLE_S = 300.0
+_PROOF_S = 10.0  # from the beginning of a connection to the first proof of the secret
+_IDLE_S = 300.0  # without a request, after that
 _AGAIN_S = 1.0  # after no connection could be accepted
 _NICENESS = 5  # of the threads that receive copies: ranks come first
 _WORDS = {
@@ -62,7 +68,7 @@ class PeerServer:
         self.imports = b""
         self._folder = folder
         self._round, self._secret, self._own = 0, "", range(0)
-        self._open: set[socket.socket] = set()
+        self._open: dict[socket.socket, bool] = {}  # the connections, and whether they have proven the secret
         self._lock = threading.Lock()
         self._closed = threading.Event()
         threading.Thread(target=self._accept, name="peers", daemon=True).start()
@@ -87,30 +93,52 @@ class PeerServer:
             except OSError:  # too many files are open, or that connection has broken: later ones may be accepted
                 self._closed.wait(_AGAIN_S)
                 continue
-            with self._lock:
-                full = len(self._open) >= _CONNECTIONS
-                if not full:
-                    self._open.add(sock)
-            if full or not self._start_thread(sock):
+            if not self._has_place(sock) or not self._start_thread(sock):
                 sock.close()
+
+    def _has_place(self, sock: socket.socket) -> bool:
+        """Return True if a new connection has a place now, perhaps that of another one.
+
+        Any of those without a proof is ended, by chance. If it was always the oldest one, and many agents asked at the
+        same time, none of them would keep its place until it has an answer.
+        """
+        with self._lock:
+            if len(self._open) >= _CONNECTIONS:
+                unproven = [one for one, proven in self._open.items() if not proven]
+                if not unproven:
+                    return False
+                ended = random.choice(unproven)
+                del self._open[ended]
+                with contextlib.suppress(OSError):
+                    ended.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it
+            self._open[sock] = False
+            return True
+
+    def _has_proven(self, sock: socket.socket) -> None:
+        with self._lock:
+            if sock in self._open:
+                self._open[sock] = True
 
     def _start_thread(self, sock: socket.socket) -> bool:
         """Start a thread for a connection. Return False if the pod has as many threads as it may have."""
         try:
             threading.Thread(target=self._serve, args=(sock,), name="peer", daemon=True).start()
         except RuntimeError:
-            with self._lock:
-                self._open.discard(sock)
+            self._forget(sock)
             return False
         return True
 
     def _serve(self, sock: socket.socket) -> None:
         try:
             with sock, contextlib.suppress(OSError):
-                _Conversation(self, Link(sock)).hold()
+                link = Link(sock, time.monotonic() + _PROOF_S)
+                _Conversation(self, link).hold()
         finally:
-            with self._lock:
-                self._open.discard(sock)
+            self._forget(sock)
+
+    def _forget(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._open.pop(sock, None)
 
 
 class _Conversation:
@@ -127,7 +155,7 @@ class _Conversation:
             head = self._link.head()
             if head is None:
                 return
-            self._link.socket.settimeout(10.0)
+            self._link.socket.settimeout(TIMEOUT_S)
             try:
                 self._answer(*head)
             except Refused as refusal:
@@ -155,6 +183,10 @@ class _Conversation:
             said = proof(secret, self._nonce, self._count, method, path, length, digest)
             if not secret or not same_proof(said, headers.get(PROOF.lower(), "")):
                 raise Refused(403, "the request doesn't prove that its sender knows this round's secret")
+            if self._link.deadline < math.inf:
+                self._link.deadline = math.inf
+                self._link.socket.settimeout(TIMEOUT_S)
+                self._server._has_proven(self._link.socket)
             if state is None:
                 self._tell_imports()
             elif method == "GET":
