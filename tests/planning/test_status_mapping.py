@@ -308,6 +308,36 @@ def test_what_another_version_wrote_survives_a_write() -> None:
     assert written["internal"]["stop"] == {"step": 9, "newer": 3}
 
 
+def foreign(count: int) -> list[dict[str, Any]]:
+    """Return conditions of other programs, the newest first, each with a message as long as the API allows."""
+    return [
+        {
+            "type": f"example.com/{number}",
+            "status": "True",
+            "reason": "Set",
+            "message": "x" * 32768,
+            "lastTransitionTime": f"2026-01-01T00:{59 - number:02}:00Z",
+        }
+        for number in range(count)
+    ]
+
+
+def test_conditions_of_other_programs_are_read_and_written_as_they_are() -> None:
+    stored = write_status(job())
+    stored["conditions"] += foreign(31)
+    assert write_status(read_status(stored))["conditions"] == stored["conditions"]
+
+
+def test_the_oldest_condition_of_another_program_gives_way_to_one_of_ours() -> None:
+    stored = write_status(job())
+    stored["conditions"] = [*foreign(31), *stored["conditions"]]
+    state = read_status(stored)
+    ours = Condition(type="Failed", status="True", reason="Crash", lastTransitionTime="2025-01-01T00:00:00.000Z")
+    written = write_status(state.model_copy(update={"conditions": [*state.conditions, ours]}))["conditions"]
+    assert len(written) == SCHEMA["properties"]["conditions"]["maxItems"]
+    assert [one["type"] for one in written] == [*(f"example.com/{n}" for n in range(30)), "Running", "Failed"]
+
+
 def test_what_is_written_now_wins_over_what_is_kept() -> None:
     assert merged({"a": 1, "b": {"c": 2}}, {"a": 3, "b": {"d": 4}}) == {"a": 3, "b": {"d": 4, "c": 2}}
 

@@ -13,6 +13,7 @@ from trainmaster_operator.cluster.port import JOB
 from trainmaster_operator.runtime.cache import cache_records
 from trainmaster_operator.runtime.cache.cache_records import job_record
 from trainmaster_operator.runtime.cache.informer import JobKey
+from trainmaster_operator.runtime.job_pass.error_conditions import set_reconcile_error
 from trainmaster_operator.runtime.virtual_clock import run_virtual
 
 
@@ -54,3 +55,11 @@ def test_variables_of_another_form_are_told_in_words(framework: str, variables: 
     record = job_record(made, None)
     assert record.job is None
     assert "containers[0].env: a list of maps with name and value is expected" in record.problem
+
+
+def test_an_error_can_be_reported_on_a_job_that_is_full_of_conditions_of_other_programs() -> None:
+    others = [{"type": f"example.com/{n}", "lastTransitionTime": f"2026-01-01T00:00:{n:02}Z"} for n in range(32)]
+    status = set_reconcile_error(job() | {"status": {"conditions": others}}, "Invalid", "it can't be read", 0.0)
+    assert status is not None
+    assert [one["type"] for one in status["conditions"][-2:]] == ["example.com/31", "ReconcileError"]
+    assert len(status["conditions"]) == 32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainmaster_operator.planning.facts.change import condition
+from trainmaster_operator.planning.facts.foreign_conditions import OWN
 from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, JobState
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.failure import hold
@@ -25,9 +26,9 @@ write."""
 
 
 def conditions(status: JobState, generation: int, now: float) -> list[Condition]:
-    """Return the conditions for the present phase, with `generation` as their observedGeneration. Conditions of
-    other modules stay as they are. Running and Scheduled always exist; the others exist from the first time that
-    they are true."""
+    """Return the conditions for the present phase, with `generation` as the observedGeneration of all that the
+    operator sets. Conditions of other modules otherwise stay as they are, and those of other programs in all. Running
+    and Scheduled always exist; the others exist from the first time that they are true."""
     kept = {c.type: c for c in status.conditions}
     for kind, phases in TRUE_IN.items():
         holds = status.phase in phases
@@ -43,7 +44,9 @@ def conditions(status: JobState, generation: int, now: float) -> list[Condition]
         unknown = not_known_to_be_scheduled(generation, now)
         kept = {SCHEDULED: unknown, **{kind: one for kind, one in kept.items() if kind != SCHEDULED}}
     return [
-        one if one.observedGeneration == generation else one.model_copy(update={"observedGeneration": generation})
+        one.model_copy(update={"observedGeneration": generation})
+        if one.observedGeneration != generation and one.type in OWN
+        else one
         for one in kept.values()
     ]
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.eta_column import GOES_ON, duration
+from trainmaster_operator.planning.facts import foreign_conditions
 from trainmaster_operator.planning.facts.job_state import JobState, Recovery
 from trainmaster_operator.planning.reason_column import reason_of_phase
 
@@ -132,6 +133,11 @@ def write_status(state: JobState, kept: Object | None = None) -> Object:
             internal.setdefault(group, {})[new] = value
         elif name in _TOP:
             found[name] = value
+    if len(state.conditions) > foreign_conditions.MOST:
+        conditions = found["conditions"]
+        found["conditions"] = foreign_conditions.fitting(
+            conditions, lambda one: (one["type"], one.get("lastTransitionTime", ""))
+        )
     if phases := internal.get("totals", _NOTHING).get("phases"):
         internal["totals"]["phases"] = {_PHASES.get(name, name): seconds for name, seconds in phases.items()}
     for name, value in flat.get("workers", _NOTHING).items():

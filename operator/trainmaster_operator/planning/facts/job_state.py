@@ -40,12 +40,13 @@ class Loose(BaseModel):
 
 
 class Condition(Loose):
-    """A condition of the job."""
+    """A condition of the job. Other programs may have set it, so it has the limits of the API, not those of our own
+    messages."""
 
     type: str
     status: Literal["True", "False", "Unknown"]
     reason: str  # Never empty.
-    message: str = Field("", max_length=1024)
+    message: str = Field("", max_length=32768)
     lastTransitionTime: str = ""
     observedGeneration: int = 0  # The generation of the spec for which the condition was found.
 
@@ -288,4 +289,4 @@ class JobState(Loose):
     usefulSeconds: float = 0.0  # Seconds spent on steps that had not been done before.
     lost: dict[str, float] = Field(default_factory=dict)  # Seconds by cause: down time, and steps that were done twice.
     goodput: str = ""  # usefulSeconds / (usefulSeconds + the sum of `lost`).
-    conditions: list[Condition] = Field(default_factory=list, max_length=16)
+    conditions: list[Condition] = Field(default_factory=list)  # Those of other programs too.

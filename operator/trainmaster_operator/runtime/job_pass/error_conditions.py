@@ -15,6 +15,7 @@ from trainmaster_operator.cluster.port import (
     Invalid,
     Object,
 )
+from trainmaster_operator.planning.facts.foreign_conditions import fitting
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import (
     EventType,
@@ -168,4 +169,5 @@ def _with(job: Object, kind: str, reason: str, message: str, now: float, instead
     }
     if generation := job["metadata"].get("generation"):
         mine["observedGeneration"] = generation
-    return {**status, "conditions": [*others, mine]}
+    whole = fitting([*others, mine], lambda one: (str(one.get("type")), str(one.get("lastTransitionTime"))))
+    return {**status, "conditions": whole}
