@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.agent.shell import reports_to_operator
+from trainmaster.agent.shell import control_client, reports_to_operator
 from trainmaster.agent.shell.control_client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.shell.reports_to_operator import Reporter
 from trainmaster.contract.wire import Directive, DirectiveState, ExitCode, Identity, Report, encode
@@ -215,13 +215,13 @@ def test_pauses_are_never_shorter_than_the_operator_asks_and_never_the_same(monk
     settings = SimpleNamespace(operator_url="http://x", token_file="", ca_file="", one_machine=True)
     reporter = Reporter(SimpleNamespace(settings=settings, draining_until=None))
     monkeypatch.setattr(reports_to_operator.asyncio, "sleep", sleep)
-    pauses = [asyncio.run(reporter._away(Refused(429, "", 5.0), 0.05)) for _ in range(20)]
+    pauses = [asyncio.run(reporter._away(Refused(429, "", 5.0), reporter._join, 0.05)) for _ in range(20)]
     assert set(pauses) == {0.1}
     assert min(slept) >= 5
     assert max(slept) <= 7.5
     assert len(set(slept)) > 10
     slept.clear()
-    asyncio.run(reporter._away(Refused(503, ""), 0.05))
+    asyncio.run(reporter._away(Refused(503, ""), reporter._join, 0.05))
     assert slept[0] < 0.1
 
 
@@ -260,6 +260,47 @@ def test_a_pod_that_drains_ends_when_its_present_round_is_saved_and_not_because_
         assert (told, ended.result()) == ([1, 2, 2], ExitCode.SAVED)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_an_answer_renews_the_lease_from_when_its_request_was_sent(monkeypatch, token, status):
+    """A network that breaks and heals may deliver the answer long after the operator gave it."""
+    renewed = []
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=100.0)
+
+    def answer(shown):
+        clock.now += 10.0
+        return leads_to(operator.url) if clock.now == 110.0 else (status, [], OK)
+
+    def renew(sent_at=None):
+        renewed.append(sent_at)
+        supervisor.exit_code.set_result(0)
+
+    async def main():
+        nonlocal operator, supervisor
+        async with Operator(answer) as operator:
+            supervisor = SimpleNamespace(
+                settings=SimpleNamespace(operator_url=operator.url, token_file=token, ca_file="", one_machine=True),
+                uploads=SimpleNamespace(take_records=list, give_back=lambda records: None),
+                exit_code=asyncio.get_running_loop().create_future(),
+                obey=lambda directive: None,
+                round=None,
+                directive=None,
+                draining_until=None,
+                events=[],
+                software={},
+            )
+            reporter = Reporter(supervisor)
+            reporter._compose = lambda: Report(ME, round=1)
+            reporter._lease = SimpleNamespace(renew=renew)
+            reporter._joined.set()
+            reporter.at_once()
+            await reporter._keep_reporting()
+
+    operator = supervisor = None
+    monkeypatch.setattr(control_client, "time", clock)
+    asyncio.run(main())
+    assert renewed == [110.0]  # a standby has taken the first ten seconds, and the answer came at 120
 
 
 def test_what_a_script_has_told_in_events_is_cut_to_what_an_operator_accepts():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,3 +54,13 @@ def test_a_lease_that_an_operator_renews_asks_nobody_else(monkeypatch: pytest.Mo
         over.cancel()
 
     asyncio.run(main())
+
+
+def test_an_answer_that_comes_late_does_not_take_back_what_a_later_request_has_proven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(self_fencing, "time", SimpleNamespace(monotonic=lambda: 50.0))
+    lease = self_fencing.Lease(("127.0.0.1", 1))
+    for sent_at in (60.0, 55.0):  # a join is answered after reports that were sent later
+        lease.renew(sent_at)
+    assert lease._renewed_at == 60.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import socket
 import ssl
 import time
@@ -121,6 +122,7 @@ class Connection:
 
     def __init__(self, access: Access) -> None:
         self._access = access
+        self.sent_at = -math.inf  # when the last request was sent, in monotonic seconds
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def join(self, request: JoinRequest, timeout_s: float) -> Directive:
@@ -185,6 +187,7 @@ class Connection:
             f"POST {path} HTTP/1.1\r\nHost: {self._access.server_name}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n{authorization}\r\n"
         )
+        self.sent_at = time.monotonic()
         writer.write(head.encode() + body)
         await writer.drain()
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")

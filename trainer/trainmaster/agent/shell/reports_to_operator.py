@@ -115,9 +115,10 @@ class Reporter:
         self._supervisor.end(ExitCode.FENCED)
         await asyncio.Event().wait()
 
-    def _heard(self) -> None:
+    def _heard(self, connection: Connection) -> None:
+        """Note that an operator has answered the last request of a connection."""
         if self._lease is not None:
-            self._lease.renew()
+            self._lease.renew(connection.sent_at)
 
     async def _keep_joined(self) -> None:
         s = self._supervisor
@@ -139,7 +140,7 @@ class Reporter:
             try:
                 directive = await self._joining[1]
             except (Unreachable, Refused) as error:
-                pause = await self._away(error, pause)
+                pause = await self._away(error, self._join, pause)
                 continue
             except asyncio.CancelledError:
                 if not self._superseded:
@@ -147,7 +148,7 @@ class Reporter:
                     raise
                 self._superseded = False
                 continue
-            self._heard()
+            self._heard(self._join)
             pause = _BACKOFF_S[0]
             if not self._joined.is_set():
                 self._joined.set()
@@ -194,12 +195,12 @@ class Reporter:
                     self._dropped = False
                 else:
                     self._failed = (sent_at, isinstance(error, Refused))
-                    pause = await self._away(error, pause, self._urgent)
+                    pause = await self._away(error, self._report, pause, self._urgent)
                 self._wake.set()
                 continue
             self._answer_s += (time.monotonic() - sent_at - self._answer_s) / 8
             self._sent_at, self._failed = None, (sent_at, True) if directive.unable else None
-            self._heard()
+            self._heard(self._report)
             pause = _BACKOFF_S[0]
             self._told_software |= bool(software)
             s.obey(directive)
@@ -258,13 +259,19 @@ class Reporter:
             **common,  # type: ignore[arg-type]
         )
 
-    async def _away(self, error: Unreachable | Refused, pause: float, urgent: asyncio.Event | None = None) -> float:
+    async def _away(
+        self,
+        error: Unreachable | Refused,
+        connection: Connection,
+        pause: float,
+        urgent: asyncio.Event | None = None,
+    ) -> float:
         """Wait with jitter before trying again, not shorter than the operator asks, and return the next pause.
 
         Urgent news do not wait if the operator is only unreachable. A fenced agent ends.
         """
         if isinstance(error, Refused):
-            self._heard()
+            self._heard(connection)
         if isinstance(error, Refused) and error.status == _GONE:
             self.fenced = True
             self._supervisor.end(ExitCode.FENCED)

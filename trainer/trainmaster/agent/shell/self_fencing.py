@@ -27,14 +27,19 @@ def api_server(env: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 class Lease:
-    """A lease that each answer of an operator renews, and so does an API server that can be reached."""
+    """A lease that each answer of an operator renews, and so does an API server that can be reached.
+
+    It counts from when a request was sent, not from when its answer came. The operator counts from when it answered,
+    and a network that breaks and heals may deliver an answer many seconds after that.
+    """
 
     def __init__(self, api: tuple[str, int]) -> None:
         self._api = api
         self._renewed_at = time.monotonic()
 
-    def renew(self) -> None:
-        self._renewed_at = time.monotonic()
+    def renew(self, sent_at: float) -> None:
+        """Note that a request was answered that was sent at `sent_at`, in monotonic seconds."""
+        self._renewed_at = max(self._renewed_at, sent_at)
 
     async def over(self) -> str:
         """Wait until the lease has expired, and return why, for people."""
@@ -42,9 +47,10 @@ class Lease:
             await asyncio.sleep(LOOK_S)
             if time.monotonic() - self._renewed_at < LEASE_S:
                 continue
+            asked_at = time.monotonic()
             if not await self._api_answers():
                 return f"neither an operator nor the API server was reached for {LEASE_S:g} s"
-            self.renew()
+            self.renew(asked_at)
 
     async def _api_answers(self) -> bool:
         with contextlib.suppress(OSError, asyncio.TimeoutError):
