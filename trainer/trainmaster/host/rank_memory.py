@@ -78,9 +78,10 @@ class Cgroup:
             return None
 
 
-_OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 _V1 = ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file")
 _V2 = ("memory.current", "memory.max", "inactive_file")
+_OOM_COUNTS = {_V1: "memory.oom_control", _V2: "memory.events"}
+_SELF = Path("/proc/self")
 
 
 @functools.cache
@@ -89,7 +90,7 @@ def container() -> Cgroup | None:
 
     Return None if none counts memory. The result is cached, because a container never changes its group.
     """
-    return find(Path("/proc/self"))
+    return find(_SELF)
 
 
 def find(process: Path) -> Cgroup | None:
@@ -132,14 +133,22 @@ def folders(process: Path, kind: str, option: str) -> list[Path]:
     return []
 
 
-def oom_kills() -> int:
-    """Return how many processes the kernel's out-of-memory killer has killed in this container (cgroup v2 or v1)."""
-    for place in _OOM_COUNTS:
-        try:
-            with open(place) as file:
-                for line in file:
-                    if line.startswith("oom_kill "):
-                        return int(line.split()[1])
-        except (OSError, ValueError):
-            continue
-    return 0
+def oom_kills(process: Path = _SELF) -> int:
+    """Return how many processes the kernel's out-of-memory killer has killed in this control group (cgroup v2 or v1).
+
+    In a container the group is that of the container. Elsewhere, as in a run on one machine, it is a group below those
+    of other programs. The kernel counts a kill in the group of the killed process, whichever group had no memory left.
+    """
+    place = _oom_count(process)
+    try:
+        lines = place.read_text().splitlines() if place is not None else []
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    except (OSError, ValueError):
+        return 0
+
+
+@functools.cache
+def _oom_count(process: Path) -> Path | None:
+    """Return the file with the count of the innermost group that has one. The result is cached as in `container`."""
+    places = (group.folder / _OOM_COUNTS[group.files] for group in _groups(process))
+    return next((place for place in places if place.exists()), None)
