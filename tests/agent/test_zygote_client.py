@@ -80,7 +80,7 @@ def test_the_descriptors_of_what_a_zygote_never_read_are_closed() -> None:
 
 
 def agent_without_zygote(opened: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(supervisor_module.processes, "end_children", lambda: None)
+    monkeypatch.setattr(supervisor_module.adopted_processes.processes, "kill_children", list)
     agent: Any = object.__new__(Supervisor)
     agent.settings = SimpleNamespace(zygote="", zygote_enabled=True)
     agent.start_method = SimpleNamespace(zygotes_changed=lambda: None)

@@ -110,12 +110,13 @@ def available_cpus(millis: int | None = None) -> int:
     return here if millis is None else max(1, min(here, -(-millis // 1000)))
 
 
-def end_children() -> None:
-    """Kill and reap all children of this process, which a lost zygote has left to it as the subreaper."""
+def kill_children() -> list[int]:
+    """Kill all children of this process, which a lost zygote has left to it as the subreaper. Reap those that have
+    ended, and return the others. It does not wait."""
     me = os.getpid()
-    while orphans := children(me):
-        for pid in orphans:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    for pid in children(me):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(-1, 0)
+            os.waitpid(pid, os.WNOHANG)
+    return children(me)

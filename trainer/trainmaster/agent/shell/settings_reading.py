@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from trainmaster.agent.shell import adopted_processes
 from trainmaster.agent.shell.control_client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.shell.launching.agent_settings import Settings, read_identity
 from trainmaster.agent.shell.reports_to_operator import REPORT_SPREAD, report_timeout_s
@@ -32,6 +33,7 @@ _WORDS = (
 _PAUSES_S = (0.05, 2.0)  # first and longest pause while the operator is away
 _INTERVAL_S = 0.5  # between reports, until the operator says it
 _GONE = 410
+_END_S = 5.0  # for which the agent waits at its end for what a launcher's parser has started
 
 T = TypeVar("T")
 
@@ -64,7 +66,8 @@ async def read_settings(env: Mapping[str, str]) -> Settings:
         await asyncio.wait({reports}, timeout=1)
         if not reading.settings.done():
             reading.settings.cancel()
-            processes.end_children()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(adopted_processes.end(lambda reason, words: None), _END_S)
     if reading.ended.done():
         raise EndedEarly(reading.ended.result())
     return reading.settings.result()

@@ -11,7 +11,7 @@ import signal
 import time
 from typing import Any
 
-from trainmaster.agent.shell import pod_log
+from trainmaster.agent.shell import adopted_processes, pod_log
 from trainmaster.agent.shell.datagrams import Datagrams
 from trainmaster.agent.shell.fault_socket import Faults
 from trainmaster.agent.shell.launching import foreign_launchers, rank_software
@@ -331,11 +331,11 @@ class Supervisor:
         if self.round is None and self._waiting is None:
             self.reporter.at_once()  # a round may wait until this pod is warm
         self._start_waiting_round()
-        if not self.zygotes.alive and not self.exit_code.done():
-            processes.end_children()
-            if self._reopening is None or self._reopening.done():  # else another zygote of the lost one has ended
-                self._advise("ZygoteLost", "the zygote ended and this pod's ranks with it: connecting to its successor")
-                self._reopening = asyncio.get_running_loop().create_task(self._open_zygotes())
+        # If its successor is awaited already, this was another zygote of the lost one.
+        if not self.zygotes.alive and not self.exit_code.done() and (self._reopening is None or self._reopening.done()):
+            self._advise("ZygoteLost", "the zygote ended and this pod's ranks with it: connecting to its successor")
+            reopening = adopted_processes.end(self._advise, self._open_zygotes)
+            self._reopening = asyncio.get_running_loop().create_task(reopening)
 
     async def _open_zygotes(self) -> None:
         """Open the zygotes. An error ends the agent, which can start no rank without them."""

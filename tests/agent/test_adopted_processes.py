@@ -1,0 +1,47 @@
+"""The agent waits for no process that cannot be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from trainmaster.agent.shell import adopted_processes
+from trainmaster.host import processes
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """The only child that the functions under test see."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
+        monkeypatch.setattr(processes, "children", lambda _: [process.pid] if processes.state(process.pid) else [])
+        yield process
+        process.kill()
+
+
+def test_the_agent_goes_on_while_a_child_cannot_be_killed(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    done: list[str] = []
+
+    async def then() -> None:
+        done.append(processes.state(child.pid))
+
+    async def main() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(processes.os, "kill", lambda pid, signum: None)  # it waits for storage
+            patched.setattr(adopted_processes, "TELL_AFTER_S", 0.0)
+            ending = asyncio.create_task(adopted_processes.end(lambda reason, words: told.append(reason), then))
+            for _ in range(5):
+                await asyncio.sleep(0.001)
+        assert (told, done) == (["ProcessUnkillable"], [])
+        await ending
+
+    asyncio.run(main())
+    assert done == [""]
