@@ -1,8 +1,10 @@
-"""The agent waits for no process that cannot be killed."""
+"""The agent reaps what others leave to it, and waits for no process that cannot be killed."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +24,35 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
         monkeypatch.setattr(processes, "children", lambda _: [process.pid] if processes.state(process.pid) else [])
         yield process
         process.kill()
+
+
+def ended(child: subprocess.Popen[bytes]) -> None:
+    """Let a child end, without reaping it."""
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_a_process_that_was_left_to_the_agent_is_reaped(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adopted_processes, "LOOK_S", 0.0)
+
+    async def main() -> None:
+        reaping = asyncio.create_task(adopted_processes.reap())
+        async with asyncio.timeout(30):
+            while processes.state(child.pid):
+                await asyncio.sleep(0)
+        reaping.cancel()
+
+    ended(child)
+    asyncio.run(main())
+
+
+def test_a_process_that_has_just_ended_is_left_to_its_owner(child: subprocess.Popen[bytes]) -> None:
+    assert adopted_processes.reap_ended(frozenset()) == set()  # it lives
+    ended(child)
+    assert adopted_processes.reap_ended(frozenset()) == {child.pid}
+    assert child.wait() == -signal.SIGKILL
 
 
 def test_the_agent_goes_on_while_a_child_cannot_be_killed(

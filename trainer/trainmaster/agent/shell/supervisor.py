@@ -93,8 +93,8 @@ class Supervisor:
         for note in self.settings.notes:
             pod_log.note(note)
         # Joining does not wait for the zygote: the operator plans meanwhile.
-        tasks = [asyncio.create_task(self._open_zygotes()), *self.reporter.start()]
-        tasks.append(asyncio.create_task(self._read_software()))
+        works = (self._open_zygotes(), self._read_software(), adopted_processes.reap())
+        tasks = [*map(asyncio.create_task, works), *self.reporter.start()]
         try:
             return await self._first_end(tasks)
         finally:
