@@ -390,3 +390,21 @@ def test_what_is_called_of_a_framework(
     found.step(7)
     found.stop(handle, "/here")
     assert told == calls
+
+
+def test_a_mark_of_a_newer_release_is_read_without_what_is_not_known_here(tmp_path: Path) -> None:
+    state = tmp_path / "profile" / f".{IDENTITY}"
+    state.mkdir(parents=True)
+    (state / "rank-00003").write_text('{"state": "done", "round": 2, "words": "steps 4 to 6", "bytes": 5}')
+    assert profile_records.read_marks(tmp_path, IDENTITY) == {3: profile_records.Mark("done", 2, "steps 4 to 6")}
+
+
+def test_a_mark_that_cannot_be_read_is_named_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(profile_commands.fault_protocol, "folder", lambda pod_uid: tmp_path)
+    state = tmp_path / "profile" / f".{IDENTITY}"
+    state.mkdir(parents=True)
+    (state / "rank-00003").write_text('{"progress": 0.5}')
+    assert profile_commands.command(["collect", IDENTITY, "0"]) == 1
+    assert "rank-00003 does not say how far a rank is" in capsys.readouterr().err

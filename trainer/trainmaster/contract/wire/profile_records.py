@@ -94,13 +94,22 @@ def write_mark(folder: Path, identity: str, rank: int, mark: Mark) -> None:
 
 
 def read_marks(folder: Path, identity: str) -> dict[int, Mark]:
-    """Return how far the ranks are that have begun."""
+    """Return how far the ranks are that have begun. Raises OSError, and ValueError if a mark cannot be read."""
     found = {}
     for path in _entries(_state(folder, identity)):
         match = _MARK.fullmatch(path.name)
         if match is not None:
-            found[int(match[1])] = Mark(**json.loads(path.read_bytes()))
+            found[int(match[1])] = _mark(path)
     return found
+
+
+def _mark(path: Path) -> Mark:
+    """Return the mark in a file. A rank of a newer release may have written more into it than is known here."""
+    said = json.loads(path.read_bytes())
+    try:
+        return Mark(str(said["state"]), int(said["round"]), str(said.get("words", "")))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} does not say how far a rank is: {type(error).__name__}: {error}") from None
 
 
 def files_of(folder: Path, identity: str) -> list[Path]:
