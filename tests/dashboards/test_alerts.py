@@ -133,7 +133,9 @@ CASES: dict[str, Case] = {
     "TrainmasterJobPendingLong": Case(
         "5m", {**IN_JOB, "reason": "Unschedulable"}, "Training job lab/gpt has waited for half an hour: Unschedulable.",
         {f'trainmaster_job_pending_seconds{{{JOB},reason="Unschedulable"}}': "1801+60x9"},
-        {f'trainmaster_job_pending_seconds{{{JOB},reason="Unschedulable"}}': "1440+60x6"},
+        {f'trainmaster_job_pending_seconds{{{JOB},reason="Unschedulable"}}': "1440+60x6",
+         f'trainmaster_job_pending_seconds{{{JOB},reason="SchedulingGated"}}': "1801+60x9",
+         f'trainmaster_job_pending_seconds{{{JOB},reason="Suspended"}}': "1801+60x9"},
     ),
     "TrainmasterJobUnreadable": Case(
         "10m", IN_OPERATOR, "2 training jobs have a manifest that the Trainmaster operator can't understand.",
