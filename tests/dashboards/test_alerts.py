@@ -116,9 +116,9 @@ CASES: dict[str, Case] = {
     ),
     "TrainmasterCertificateExpiring": Case(
         "20m", {**IN_OPERATOR, "certificate": "control"},
-        "The certificate control of the Trainmaster operator ends in 23h 40m 0s.",
-        {f'trainmaster_certificate_expiry_timestamp_seconds{{{OPERATOR},certificate="control"}}': "86400x30"},
-        {f'trainmaster_certificate_expiry_timestamp_seconds{{{OPERATOR},certificate="control"}}': "87700x30"},
+        "The certificate control of the Trainmaster operator ends in 6d 23h 40m 0s.",
+        {f'trainmaster_certificate_expiry_timestamp_seconds{{{OPERATOR},certificate="control"}}': "604800x30"},
+        {f'trainmaster_certificate_expiry_timestamp_seconds{{{OPERATOR},certificate="control"}}': "606100x30"},
     ),
     "TrainmasterJobFailed": Case(
         "1m", {**IN_JOB, "reason": "OutOfMemory"}, "Training job lab/gpt failed: OutOfMemory.",
