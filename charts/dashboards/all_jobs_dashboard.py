@@ -28,7 +28,7 @@ from charts.dashboards.panels import (
     number,
     rows,
 )
-from charts.dashboards.promql import if_known, or_unknown
+from charts.dashboards.promql import if_known, leaders, or_unknown
 
 JOB_LINK = (
     "/d/trainmaster-job?var-namespace=${__data.fields.Namespace}&var-job=${__data.fields.Job}&${datasource:queryparam}"
@@ -134,9 +134,10 @@ def fleet() -> Any:
                     number(
                         6,
                         "Operators that lead",
-                        "Good: 1. With 0, running jobs continue to train, but nothing recovers and no job starts: "
-                        "follow the runbook operator-down.",
-                        Query("sum(trainmaster_leader)"),
+                        "In the namespace of a release; of several releases, the one with the worst number. Good: 1. "
+                        "With 0, running jobs continue to train, but nothing recovers and no job starts: follow the "
+                        "runbook operator-down.",
+                        Query(leaders()),
                         unit="short",
                         steps=((None, RED), (1, GREEN), (2, RED)),
                     ),

@@ -27,7 +27,7 @@ from charts.dashboards.panels import (
     number,
     rows,
 )
-from charts.dashboards.promql import happened
+from charts.dashboards.promql import happened, leaders
 
 IN = 'namespace=~"$namespace", pod=~"$pod"'
 RESULT_COLORS = {"ok": GREEN, "conflict": YELLOW, "unavailable": ORANGE, "error": RED}
@@ -102,9 +102,10 @@ def operator() -> Any:
                     number(
                         1,
                         "Operators that lead",
-                        "Good: 1. With 0, running jobs continue to train, but nothing recovers and no job starts: "
-                        "follow the runbook operator-down.",
-                        Query(f"sum(trainmaster_leader{{{IN}}})"),
+                        "In the namespace of a release; of several releases, the one with the worst number. Good: 1. "
+                        "With 0, running jobs continue to train, but nothing recovers and no job starts: follow the "
+                        "runbook operator-down.",
+                        Query(leaders(IN)),
                         unit="short",
                         steps=((None, RED), (1, GREEN), (2, RED)),
                     ),

@@ -6,6 +6,13 @@ LEADS = "(sum(trainmaster_leader) > 0)"
 UNKNOWN = "not known: no operator leads"
 
 
+def leaders(matchers: str = "") -> str:
+    """How many operators lead in a namespace of operators, which is 1 if all is well: the lowest number if that is 0,
+    else the highest. Each release of the chart has a namespace and a leader of its own."""
+    each = f"sum by (namespace) (trainmaster_leader{f'{{{matchers}}}' if matchers else ''})"
+    return f"min({each}) < 1 or max({each})"
+
+
 def before(selector: str) -> str:
     """The value at the point before. If a scrape failed there, or no operator led, the last one that is known."""
     return f"last_over_time({selector}[$__rate_interval] offset $__interval)"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from charts.dashboards.promql import leaders
 from charts.generate import CHART, ROOT
 from tests.dashboards.asking import rules
 from tests.dashboards.prometheus import promtool
@@ -224,6 +225,37 @@ def test_every_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
         ]
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(FILE)], "evaluation_interval": "1m", "tests": tests}))
+    code, said = promtool("test", "rules", file)
+    assert code == 0, said
+
+
+def test_releases_that_watch_one_namespace_each_are_counted_each_and_their_jobs_together(tmp_path: Path) -> None:
+    """Two releases, with two operators each; the one that no longer leads is still scraped once more."""
+
+    def lead(**now: int) -> list[dict[str, str]]:
+        names = (name.split("_") for name in now)
+        series = [f'trainmaster_leader{{namespace="{space}",pod="{pod}"}}' for space, pod in names]
+        return [{"series": name, "values": f"{value}x5"} for name, value in zip(series, now.values(), strict=True)]
+
+    def asked(expr: str, *samples: tuple[str, int]) -> dict[str, Any]:
+        found = [{"labels": labels, "value": value} for labels, value in samples]
+        return {"expr": expr, "eval_time": "3m", "exp_samples": found}
+
+    jobs = {("a", "1"): 3, ("a", "2"): 3, ("b", "1"): 4}
+    running = [
+        {"series": f'trainmaster_jobs{{namespace="{space}",pod="{pod}",phase="Running"}}', "values": f"{count}x5"}
+        for (space, pod), count in jobs.items()
+    ]
+    tests = [
+        (lead(a_1=1, a_2=0, b_1=0, b_2=1), [asked(leaders(), ("{}", 1))]),
+        (lead(a_1=1, a_2=0, b_1=0, b_2=0), [asked(leaders(), ("{}", 0))]),
+        (lead(a_1=1, a_2=1, b_1=1, b_2=0), [asked(leaders(), ("{}", 2))]),
+        (running, [asked("trainmaster:jobs:count", ('trainmaster:jobs:count{phase="Running"}', 7))]),
+    ]
+    file = tmp_path / "test.yaml"
+    cases = [{"interval": "1m", "input_series": given, "promql_expr_test": wanted} for given, wanted in tests]
+    rule_files = [str(CHART / "rules" / "recording.yaml")]
+    file.write_text(yaml.safe_dump({"rule_files": rule_files, "evaluation_interval": "1m", "tests": cases}))
     code, said = promtool("test", "rules", file)
     assert code == 0, said
 

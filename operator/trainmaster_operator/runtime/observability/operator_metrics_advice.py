@@ -26,7 +26,7 @@ ADVICE: Mapping[str, str] = {
     "trainmaster_jobs": "An overview of the fleet; Unreadable jobs come from a newer version.",
     "trainmaster_jobs_failing_api_calls": "Above 0 for minutes: events and conditions of the jobs have the server's "
     "words; the log has them also where neither can be written.",
-    "trainmaster_leader": "Alert when the sum is 0: nothing recovers.",
+    "trainmaster_leader": "Alert when the sum in a namespace is 0: nothing recovers.",
     "trainmaster_leader_epoch": "A rise is a change of leader; many in an hour mean an unstable operator.",
     "trainmaster_lost_seconds_total": "Its largest cause is what costs the fleet most.",
     "trainmaster_lost_steps_total": "If it grows fast, jobs save too seldom.",
