@@ -233,3 +233,37 @@ def test_how_long_pods_find_no_place_counts_from_when_that_is_known() -> None:
         world.pod(slot, phase="Pending", running_s=0.0, reason="Unschedulable", message="no room")
     world.settle()
     assert (scheduled(world).status, scheduled(world).lastTransitionTime) == ("False", rfc3339(world.now))
+
+
+def test_running_pods_whose_agents_reach_no_operator_are_named_with_the_usual_reason() -> None:
+    world = pending()
+    for slot in world.slots:
+        world.pod(slot, running_s=100.0)
+    decision = world.write()
+    assert [(event.type, event.reason) for event in decision.events] == [(EventType.WARNING, "AgentsSilent")]
+    condition = scheduled(world)
+    assert (condition.status, condition.reason) == ("Unknown", "AgentsSilent")
+    assert condition.message.startswith("4 of 4 pods run, but the operator does not hear their agents (job-worker-0-0 ")
+    assert "NetworkPolicy" in condition.message
+    for slot in world.slots:
+        world.pod(slot, running_s=500.0)
+    assert world.plan().status == world.status
+
+
+def test_silence_is_no_longer_told_when_the_agents_are_heard() -> None:
+    world = pending()
+    since = scheduled(world).lastTransitionTime
+    for slot in world.slots:
+        world.pod(slot, running_s=100.0)
+    world.settle()
+    world.now += 100
+    for slot in world.slots:
+        world.agent(slot, joined=False)  # the round does not open yet
+    world.settle()
+    condition = scheduled(world)
+    assert (condition.status, condition.reason, condition.lastTransitionTime) == ("Unknown", "PodsStarting", since)
+
+
+def test_agents_that_are_merely_starting_are_no_news() -> None:
+    world = pending()
+    assert world.plan().status == world.status

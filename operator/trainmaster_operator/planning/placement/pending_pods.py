@@ -13,10 +13,15 @@ from trainmaster_operator.planning.facts.timestamps import since
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.job_conditions import not_known_to_be_scheduled
 from trainmaster_operator.planning.lifecycle import job_ending
+from trainmaster_operator.planning.liveness import silent_agents
 from trainmaster_operator.planning.placement import scheduling_gates
 from trainmaster_operator.planning.placement.gang_release import SCHEDULED
 
 MESSAGE = 900  # Maximum number of characters in a condition's message.
+AGENTS_SILENT = "AgentsSilent"
+"""The reason of condition Scheduled, whose status is then Unknown, if pods run but the operator does not hear their
+agents."""
+
 _NOT_CREATED = "can't be created"
 
 _CAUSES = {
@@ -68,14 +73,33 @@ def _count(view: View, pods: int) -> str:
     return f"{pods} of {view.slots} pods" if view.slots > 1 else "the pod"
 
 
+def silence(view: View) -> str:
+    """Return a sentence if so many agents of running pods are silent that no pod is replaced for it, because the
+    reason is more likely between all of them and the operator; else "". It contains no elapsed time, because it would
+    then change in each pass."""
+    silences = silent_agents.silence_s(view)
+    over = [slot for slot, silent_s in enumerate(silences) if silent_s >= view.lost_after_s]
+    pod = view.pods[over[0]] if over else None
+    if pod is None or not silent_agents.suspect_ourselves(view, silences):
+        return ""
+    return (
+        f"{_count(view, len(over))} run, but the operator does not hear their agents ({pod.name} and others). Usually "
+        "a NetworkPolicy forbids connections from these pods to the operator, or the pods cannot resolve its name. The "
+        "ranks start when the agents reach the operator"
+    )
+
+
 def report_obstacle(view: View) -> Change | None:
-    """Emit an event as soon as a new obstacle keeps pods from running. `update` writes the condition itself."""
+    """Emit an event as soon as a new obstacle keeps pods from running, or keeps the agents of running pods from the
+    operator. `update` writes the condition itself."""
     if view.round_is_open:
         return None
     found = obstacle(view)
-    if found is None:
-        return None
     known = known_condition(view.status, SCHEDULED)
+    if found is None:
+        words = silence(view)
+        told = known is not None and known.reason == AGENTS_SILENT
+        return changed(view.status, warning(AGENTS_SILENT, words)) if words and not told else None
     if known is not None and (known.status, known.reason) == ("False", found.reason):
         return None
     event = normal if found.reason == scheduling_gates.GATED else warning
@@ -86,7 +110,8 @@ def update(view: View, status: JobState) -> JobState:
     """Return `status` with condition Scheduled as it is now; the same object if nothing is new.
 
     The condition is true once a round has opened, which needs all pods. An obstacle that has passed stays in it until
-    then, except that pods could not be created: as soon as they exist, no obstacle is known.
+    then, with two exceptions: when pods could not be created and now exist, or when agents were not heard and now are,
+    no obstacle is known.
     """
     if status.phase.finished or status.phase in (JobPhase.SUSPENDED, JobPhase.HELD):
         return status
@@ -98,7 +123,7 @@ def update(view: View, status: JobState) -> JobState:
     else:
         found = obstacle(view)
         if found is None:
-            return _created(view, status)
+            return _without_obstacle(view, status)
         holds, reason, message = False, found.reason, found.message
     wanted = condition(status, SCHEDULED, holds, reason, message, view.now)
     if wanted != known_condition(status, SCHEDULED):
@@ -106,14 +131,25 @@ def update(view: View, status: JobState) -> JobState:
     return status.model_copy(update=fields) if fields else status
 
 
-def _created(view: View, status: JobState) -> JobState:
-    """Return `status` without the message that pods cannot be created, if they have been created since."""
+def _without_obstacle(view: View, status: JobState) -> JobState:
+    """Return `status` with the message that agents are silent while they are; and without the message that pods cannot
+    be created, or that agents are silent, if that has changed since."""
     known = known_condition(status, SCHEDULED)
-    told = known is not None and known.status == "False" and _NOT_CREATED in known.message
-    if not told or view.observed.refusal is not None or any(pod is None for pod in view.pods):
-        return status
     unknown = not_known_to_be_scheduled(status.observedGeneration, view.now)
-    return status.model_copy(update={"conditions": first_of(status, unknown)})
+    if known is not None and known.status == unknown.status:
+        unknown = unknown.model_copy(update={"lastTransitionTime": known.lastTransitionTime})
+    words = silence(view)
+    if words:
+        unknown = unknown.model_copy(update={"reason": AGENTS_SILENT, "message": words[:MESSAGE]})
+    elif known is None or (known.reason != AGENTS_SILENT and not _have_been_created(view, known)):
+        return status
+    return status if unknown == known else status.model_copy(update={"conditions": first_of(status, unknown)})
+
+
+def _have_been_created(view: View, known: Condition) -> bool:
+    """Return whether all pods exist although the condition still says that they cannot be created."""
+    told = known.status == "False" and _NOT_CREATED in known.message
+    return told and view.observed.refusal is None and all(pod is not None for pod in view.pods)
 
 
 def first_of(status: JobState, wanted: Condition) -> list[Condition]:
