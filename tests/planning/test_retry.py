@@ -39,6 +39,19 @@ def test_a_device_out_of_memory_halves_the_micro_batch_until_it_is_one() -> None
     assert (world.status.microDivisor, world.status.restarts) == (8, Restarts(inPlace=1, free=3))
 
 
+@pytest.mark.parametrize(("revision", "divisor"), [("job-a", 2), ("job-b", 1)], ids=["as before", "edited"])
+def test_a_resumed_job_keeps_smaller_micro_batches_unless_it_was_edited(revision: str, divisor: int) -> None:
+    world = World(job_spec(4), revision="job-a")
+    world.settle()
+    for slot in world.slots:
+        world.pod(slot)
+    world.status = world.status.model_copy(update={"microDivisor": 2, "phase": JobPhase.SUSPENDED})
+    world.revision = revision
+    world.settle()
+    assert (world.status.phase, world.status.revision) == (JobPhase.PENDING, revision)
+    assert world.status.microDivisor == divisor
+
+
 def test_where_nothing_is_left_to_halve_the_ladder_decides() -> None:
     world = running(job_spec(4, training=batch(8, micro=1)))
     fails(world, cause=Cause.OUT_OF_MEMORY, on_device=True)

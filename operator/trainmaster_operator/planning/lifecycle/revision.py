@@ -23,13 +23,20 @@ MESSAGE = 900  # Maximum number of characters in a condition's message.
 
 
 def begun(spec: JobSpec, status: JobState, observed: Observation) -> dict[str, object]:
-    """Return the fields of the status for a run that begins now."""
+    """Return the fields of the status for a run that begins now.
+
+    Micro-batches that were made smaller for the previous run stay so if the new run is equal. If it is not, a person
+    has edited what they depend on, such as the batch, the model or the devices: the new run begins with what the spec
+    says. If its devices have too little memory, it learns that again, without using the budget.
+    """
     name = observed.revision
+    edited = status.revision != "" and name != status.revision
     names = [name, *(known for known in status.revisions if known != name)] if name else list(status.revisions)
     return {
         "revision": name,
         "revisions": names[:REMEMBERED],
         "restartObeyed": max(spec.restart, status.restartObeyed),
+        "microDivisor": 1 if edited else status.microDivisor,
     }
 
 
