@@ -62,6 +62,13 @@ def test_with_the_longest_name_every_name_of_something_with_pods_or_an_address_i
     assert max(map(len, names)) <= 63
 
 
+@pytest.mark.parametrize("release", ["2026-training", "training.lab"])
+def test_a_release_whose_name_no_service_can_have_is_refused_with_the_way_out(release: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=f"{release}-trainmaster-operator.*Set fullnameOverride"):
+        render(name=release)
+    assert ("Service", "ours-operator") in ids(render({"fullnameOverride": "ours"}, name=release))
+
+
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_operator_understands_its_command_line(situation: str) -> None:
     (container,) = operator_pod(render(SITUATIONS[situation]))["containers"]

@@ -1,10 +1,12 @@
+{{/* Helm allows releases to begin with a digit and to have dots, and Kubernetes allows neither in the name of a Service. */}}
 {{- define "trainmaster.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 44 | trimSuffix "-" -}}
-{{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 44 | trimSuffix "-" -}}
+{{- $made := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- $full := default $made .Values.fullnameOverride | trunc 44 | trimSuffix "-" -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $full) -}}
+{{- fail (printf "the objects of this release would be called %s-operator, and Kubernetes refuses a Service of that name: it must begin with a letter, and may have only the letters a to z, digits and - after it. Set fullnameOverride, for example to trainmaster, or choose another name for the release" $full) -}}
 {{- end -}}
+{{- $full -}}
 {{- end -}}
 
 {{/* Of the Deployment, Service, ServiceAccount, Role. */}}
