@@ -93,6 +93,12 @@ class Installation:
     def replicas(self) -> list[Object]:
         return self.kube.list("Pod", NAMESPACE, "app.kubernetes.io/component=operator")
 
+    def wait_old_ended(self, limit_s: float = 60.0) -> None:
+        """Wait until no replica is being deleted: kubectl lists such a pod, and may then find it no more."""
+        for pod in self.replicas():
+            if pod["metadata"].get("deletionTimestamp"):
+                self.kube.wait("Pod", pod["metadata"]["name"], NAMESPACE, lambda found: found is None, "ended", limit_s)
+
     def node_of(self, replica: str) -> str:
         return str(self.kube.get("Pod", replica, NAMESPACE)["spec"]["nodeName"])
 

@@ -134,6 +134,7 @@ def test_the_commands_of_a_runbook_show_what_the_page_shows(world: World, page: 
 @pytest.mark.exclusive
 @pytest.mark.parametrize("page", sorted(MOVES_THE_OPERATOR))
 def test_the_commands_of_a_runbook_bring_the_operator_back(world: World, page: str) -> None:
+    world.installation.wait_old_ended()
     try:
         follow(world, page)
     finally:
