@@ -568,8 +568,9 @@ def test_only_a_connection_that_has_proven_the_secret_may_last(
         assert b" 204 " in other.recv(4096)
         clock.now += peer_server._PROOF_S
         other.sendall(b"GET /v1/ping HTTP/1.1\r\n\r\n")
-        while other.recv(4096):  # it may have waited for this request before its time was over
-            pass
+        with contextlib.suppress(ConnectionResetError):  # it has not read the request
+            while other.recv(4096):  # it may have waited for this request before its time was over
+                pass
         assert peer.imports() == b"torch"
 
 
