@@ -134,10 +134,7 @@ def write_status(state: JobState, kept: Object | None = None) -> Object:
         elif name in _TOP:
             found[name] = value
     if len(state.conditions) > foreign_conditions.MOST:
-        conditions = found["conditions"]
-        found["conditions"] = foreign_conditions.fitting(
-            conditions, lambda one: (one["type"], one.get("lastTransitionTime", ""))
-        )
+        found["conditions"] = foreign_conditions.fitting(found["conditions"])
     if phases := internal.get("totals", _NOTHING).get("phases"):
         internal["totals"]["phases"] = {_PHASES.get(name, name): seconds for name, seconds in phases.items()}
     for name, value in flat.get("workers", _NOTHING).items():

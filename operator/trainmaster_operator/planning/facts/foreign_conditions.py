@@ -7,8 +7,8 @@ give way to our own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 MOST = 32
 """Maximum number of conditions of a job, as its definition says."""
@@ -23,15 +23,11 @@ OWN = frozenset(
 )
 """The types of all conditions that the operator sets."""
 
-T = TypeVar("T")
 
-
-def fitting(conditions: Sequence[T], describe: Callable[[T], tuple[str, str]]) -> list[T]:
-    """Return the conditions without the oldest foreign ones if there are more than MOST. The order stays.
-
-    `describe`: returns the type of a condition and its lastTransitionTime.
-    """
-    foreign = [one for one in conditions if describe(one)[0] not in OWN]
-    foreign.sort(key=lambda one: describe(one)[1])
+def fitting(conditions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return conditions, as the API has them, without the oldest foreign ones if there are more than MOST. The order
+    stays."""
+    foreign = [one for one in conditions if one.get("type") not in OWN]
+    foreign.sort(key=lambda one: str(one.get("lastTransitionTime", "")))
     dropped = {id(one) for one in foreign[: max(0, len(conditions) - MOST)]}
     return [one for one in conditions if id(one) not in dropped]

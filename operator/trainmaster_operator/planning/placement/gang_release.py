@@ -41,8 +41,7 @@ def release(view: View) -> Change | None:
     if due is None or due > 0:
         return None
     times = _times(view) + 1
-    longest = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(times - 1, MOST_DOUBLINGS))
-    wait = longest * (0.5 + _share(view, f"away {times}"))
+    wait = doubled_wait_s(FIRST_RETRY_S, LONGEST_RETRY_S, times) * (0.5 + _share(view, f"away {times}"))
     placed = sum(1 for pod in view.pods if _holds(pod))
     return changed(
         view.status,
@@ -65,6 +64,11 @@ def retry_in_s(view: View) -> float:
     """Return the seconds for which no pod is created after such a deletion; 0 if pods may be created."""
     released = view.status.released
     return until(released.retryAt, view.now) if released is not None else 0.0
+
+
+def doubled_wait_s(first_s: float, longest_s: float, times: int) -> float:
+    """Return the seconds to wait after so many tries: twice as long after each, at most `longest_s`."""
+    return min(longest_s, first_s * 2.0 ** min(times - 1, MOST_DOUBLINGS))
 
 
 def _due_s(view: View) -> float | None:

@@ -14,7 +14,7 @@ from trainmaster_operator.planning.facts.job_state import ReleasedStatus
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.placement import pods_to_create, replaced_pods
-from trainmaster_operator.planning.placement.gang_release import MOST_DOUBLINGS, SCHEDULED
+from trainmaster_operator.planning.placement.gang_release import SCHEDULED, doubled_wait_s
 from trainmaster_operator.planning.placement.pending_pods import MESSAGE, first_of
 
 FIRST_WAIT_S = 1.0
@@ -42,7 +42,7 @@ def replace_rejected_pods(view: View) -> Change | None:
     if not turned_away:
         return None
     times = (view.status.released.times if view.status.released is not None else 0) + 1
-    wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(times - 1, MOST_DOUBLINGS))
+    wait = doubled_wait_s(FIRST_WAIT_S, LONGEST_WAIT_S, times)
     pod = turned_away[0]
     if pod.rejected:
         why = ": ".join(part for part in (pod.reason, pod.message) if part) or "the node gave no reason"

@@ -169,5 +169,4 @@ def _with(job: Object, kind: str, reason: str, message: str, now: float, instead
     }
     if generation := job["metadata"].get("generation"):
         mine["observedGeneration"] = generation
-    whole = fitting([*others, mine], lambda one: (str(one.get("type")), str(one.get("lastTransitionTime"))))
-    return {**status, "conditions": whole}
+    return {**status, "conditions": fitting([*others, mine])}
