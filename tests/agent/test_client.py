@@ -225,6 +225,23 @@ def test_pauses_are_never_shorter_than_the_operator_asks_and_never_the_same(monk
     assert slept[0] < 0.1
 
 
+def supervised(url, token=""):
+    """What a reporter asks its supervisor, in an agent that has no round."""
+    ended = asyncio.get_running_loop().create_future()
+    return SimpleNamespace(
+        settings=SimpleNamespace(operator_url=url, token_file=token, ca_file="", one_machine=True),
+        uploads=SimpleNamespace(take_records=list, give_back=lambda records: None),
+        exit_code=ended,
+        end=ended.set_result,
+        obey=lambda directive: None,
+        round=None,
+        directive=None,
+        draining_until=None,
+        events=[],
+        software={},
+    )
+
+
 def test_a_pod_that_drains_ends_when_its_present_round_is_saved_and_not_because_an_earlier_one_was():
     async def main():
         reports = [Report(ME, round=1, saved=True), Report(ME, round=2), Report(ME, round=2, saved=True)]
@@ -240,19 +257,8 @@ def test_a_pod_that_drains_ends_when_its_present_round_is_saved_and_not_because_
             reporter.at_once()
             return Directive(1, DirectiveState.RUN, report.round, "tag")
 
-        ended = asyncio.get_running_loop().create_future()
-        supervisor = SimpleNamespace(
-            settings=SimpleNamespace(operator_url="http://x", token_file="", ca_file="", one_machine=True),
-            uploads=SimpleNamespace(take_records=list),
-            exit_code=ended,
-            end=ended.set_result,
-            obey=lambda directive: None,
-            round=None,
-            directive=None,
-            draining_until=None,
-            events=[],
-            software={},
-        )
+        supervisor = supervised("http://x")
+        ended = supervisor.exit_code
         reporter = Reporter(supervisor)
         reporter._compose, reporter._report = compose, SimpleNamespace(report=answer)
         reporter._joined.set()
@@ -279,17 +285,7 @@ def test_an_answer_renews_the_lease_from_when_its_request_was_sent(monkeypatch, 
     async def main():
         nonlocal operator, supervisor
         async with Operator(answer) as operator:
-            supervisor = SimpleNamespace(
-                settings=SimpleNamespace(operator_url=operator.url, token_file=token, ca_file="", one_machine=True),
-                uploads=SimpleNamespace(take_records=list, give_back=lambda records: None),
-                exit_code=asyncio.get_running_loop().create_future(),
-                obey=lambda directive: None,
-                round=None,
-                directive=None,
-                draining_until=None,
-                events=[],
-                software={},
-            )
+            supervisor = supervised(operator.url, token)
             reporter = Reporter(supervisor)
             reporter._compose = lambda: Report(ME, round=1)
             reporter._lease = SimpleNamespace(renew=renew)

@@ -137,19 +137,24 @@ def test_a_node_that_cannot_be_written_does_not_keep_the_taint_on_the_others(mon
     site.run(work)
 
 
+def let_answers_wait(site: Site, seconds: float) -> None:
+    """Let each read of a node take so long."""
+    get = site.nodes.get
+
+    async def slow(name: str) -> NodeRecord:
+        found = await get(name)
+        await asyncio.sleep(seconds)
+        return found
+
+    site.nodes.get = slow  # type: ignore[method-assign]
+
+
 def test_two_that_clear_one_node_at_the_same_time_both_succeed() -> None:
     site = Site()
 
     async def work() -> None:
         await site.taints.keep_off(["a"])
-        get = site.nodes.get
-
-        async def slow(name: str) -> NodeRecord:
-            found = await get(name)
-            await asyncio.sleep(0.1)
-            return found
-
-        site.nodes.get = slow  # type: ignore[method-assign]
+        let_answers_wait(site, 0.1)
         await asyncio.gather(site.taints.allow(["a"]), site.taints.allow(["a"]))
         assert site.nodes.taints("a") == ()
         assert site.taints.tainted == ()
@@ -163,14 +168,7 @@ def test_a_node_that_a_job_frees_while_the_operator_clears_it_does_not_end_the_o
     async def work() -> None:
         clearing = asyncio.ensure_future(site.taints.run())
         await site.taints.keep_off(["a"])
-        get = site.nodes.get
-
-        async def slow(name: str) -> NodeRecord:
-            found = await get(name)
-            await asyncio.sleep(10.0)
-            return found
-
-        site.nodes.get = slow  # type: ignore[method-assign]
+        let_answers_wait(site, 10.0)
         await asyncio.sleep(node_taints.STAYS_S - 5.0)
         await site.taints.allow(["a"])
         await asyncio.sleep(node_taints.LOOK_S)
