@@ -7,6 +7,7 @@ import io
 import os
 import resource
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -119,13 +120,13 @@ def test_ranks_and_logs_that_are_not_there_are_told(
 
 @pytest.fixture
 def few_files() -> Iterator[None]:
-    """This process may open few more files, but may raise its limit."""
+    """This process has many files open and may open few more, but may raise its limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.open(os.devnull, os.O_RDONLY)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 24, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with ExitStack() as stack:
+        last = max(stack.enter_context(open(os.devnull, "rb")).fileno() for _ in range(100))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last + 24, hard))
+        yield
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.usefixtures("few_files")
@@ -145,7 +146,8 @@ def test_more_logs_than_the_system_lets_be_open_are_refused(
     job = put(store, write_job())
     for slot in range(40):
         put_pod(store, job, slot)
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (80, 80))
+    already = len(os.listdir("/dev/fd")) - 1
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (already + 80, already + 80))
     with pytest.raises(Refusal, match="40 logs, and this system lets a process open only 16 at the same time"):
         shown(store, said, job, None)
 

@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import web
 
 from trainmaster_operator.control.crowd_event_loop import TurnLoop
-from trainmaster_operator.control.open_files import allow_files
+from trainmaster_operator.control.open_files import allow_more_files
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Listener:
             # By default asyncio fills a buffer of 256 KiB with zeros for each connection: 2 GiB for the agents of 4,000
             # pods.
             sslproto.SSLProtocol.max_size = _READ_BYTES
-        allow_files(self._limits.connections + 512)
+        allow_more_files(self._limits.connections + 512)
         sock.setblocking(False)
         sock.listen(BACKLOG)
         self._socket = sock

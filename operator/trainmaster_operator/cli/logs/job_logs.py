@@ -24,12 +24,12 @@ from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import slots_in_rank_order
 from trainmaster_operator.cluster.port import JOB, POD, ApiError, Invalid, NotFound, Object
-from trainmaster_operator.control.open_files import allow_files
+from trainmaster_operator.control.open_files import allow_more_files
 from trainmaster_operator.runtime.cache.cache_records import job_key
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 
 AT_ONCE = 16  # Number of logs that are fetched at the same time.
-OTHER_FILES = 64  # Files and connections that the command has open besides one for each log.
+OTHER_FILES = 64  # Files and connections that the command may yet open besides one for each log.
 HOLD_S = 0.5  # Seconds for which lines wait, while following, for earlier lines of other containers.
 LOOK_S = 0.1
 AGAIN_S = 1.0
@@ -56,7 +56,7 @@ async def _logs(where: Where, name: str, rank: int | None, follow: bool) -> int:
         last = await history(target, job, chosen, write, may_be_empty=follow)
         sys.stdout.buffer.flush()
         if follow:
-            allow_files(CONNECTIONS + OTHER_FILES)  # For pods to come.
+            allow_more_files(CONNECTIONS + OTHER_FILES)  # For pods to come.
             await Follower(target, job, chosen, write, last).run()
         if rank is not None and not wrote:
             sys.stderr.write(silent(rank))
@@ -117,7 +117,7 @@ async def history(target: Target, job: Object, choice: Choice, write: Write, may
 
 def _allow(count: int) -> None:
     """Make it possible to have this number of logs open. Raise Refusal if the system does not let us."""
-    allowed = allow_files(count + OTHER_FILES) - OTHER_FILES
+    allowed = allow_more_files(count + OTHER_FILES) - OTHER_FILES
     if allowed < count:
         raise Refusal(
             f"it has {count} logs, and this system lets a process open only {max(allowed, 0)} at the same time; "
