@@ -9,6 +9,7 @@ import yaml
 from charts.generate import CHART, ROOT
 from tests import kubernetes_schemas
 from tests.chart.rendering import EVERYTHING, argument, ids, only, operator_pod, render, values_file
+from trainmaster.agent.shell import self_fencing
 from trainmaster_operator.manifests.ca_config_map import CA_KEY, CA_NAME
 from trainmaster_operator.runtime import kubernetes_operator, operator_options
 
@@ -43,6 +44,20 @@ def test_kubernetes_knows_every_field_of_the_policy_for_jobs() -> None:
     assert kubernetes_schemas.problem(policy) == ""
     operators = policy["spec"]["egress"][1]["to"][0]["podSelector"]["matchLabels"]
     assert operators.items() <= only(render(), "Deployment")["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_the_policy_for_jobs_lets_agents_reach_the_api_server_by_its_service_and_by_its_own_port() -> None:
+    """Some clusters apply policies behind Services; the API server of kubeadm and of OpenShift listens on 6443."""
+    service = self_fencing.api_server({"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
+    assert service is not None
+    assert {("TCP", service[1]), ("TCP", 6443)} <= _open_to_all_addresses()
+
+
+def _open_to_all_addresses() -> set[tuple[str, int]]:
+    """Ports by protocol that the policy for jobs lets its pods reach at any address."""
+    policy = yaml.safe_load((CHART / "examples" / "job-network-policy.yaml").read_text())
+    rules = [rule["ports"] for rule in policy["spec"]["egress"] if "to" not in rule]
+    return {(port["protocol"], port["port"]) for ports in rules for port in ports}
 
 
 def test_the_names_are_those_that_operator_and_agents_rely_on() -> None:
