@@ -53,6 +53,11 @@ def test_the_policy_for_jobs_lets_agents_reach_the_api_server_by_its_service_and
     assert {("TCP", service[1]), ("TCP", 6443)} <= _open_to_all_addresses()
 
 
+def test_the_policy_for_jobs_lets_them_ask_dns_by_its_service_and_by_the_port_of_its_pods_on_openshift() -> None:
+    """OVN-Kubernetes applies policies behind Services, and the pods of OpenShift's DNS listen on 5353."""
+    assert {(protocol, port) for protocol in ("UDP", "TCP") for port in (53, 5353)} <= _open_to_all_addresses()
+
+
 def _open_to_all_addresses() -> set[tuple[str, int]]:
     """Ports by protocol that the policy for jobs lets its pods reach at any address."""
     policy = yaml.safe_load((CHART / "examples" / "job-network-policy.yaml").read_text())
