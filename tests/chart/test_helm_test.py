@@ -55,8 +55,18 @@ def test_the_operators_services_and_policies_do_not_select_its_pod() -> None:
         assert not wanted or not wanted.items() <= labels.items(), obj["kind"]
 
 
+@pytest.mark.parametrize("rights", [True, False])
+def test_its_pod_has_a_service_account_whoever_grants_the_rights(rights: bool) -> None:
+    """A pod whose ServiceAccount does not exist is refused."""
+    objects = made({"rbac": {"create": rights}, "serviceAccount": {"create": False, "name": "ours"}})
+    pod, account = only(objects, "Pod"), only(objects, "ServiceAccount")
+    assert pod["spec"]["serviceAccountName"] == account["metadata"]["name"]
+    assert pod["metadata"]["namespace"] == account["metadata"]["namespace"]
+
+
 def test_without_rights_of_the_charts_own_a_test_brings_none() -> None:
-    assert {obj["kind"] for obj in made({"rbac": {"create": False}})} == {"ConfigMap", "Pod"}
+    objects = made({"rbac": {"create": False}})
+    assert {obj["kind"] for obj in objects} == {"ConfigMap", "Pod", "ServiceAccount"}
 
 
 def test_its_pod_runs_the_module_in_the_operators_image_and_may_do_no_more_than_that_asks_for() -> None:

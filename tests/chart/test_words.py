@@ -8,6 +8,7 @@ import helm_python
 import yaml
 
 from charts.generate import CHART
+from tests.chart.rendering import only, render
 from trainmaster_operator.api.validation.job_validation import validate
 
 
@@ -31,6 +32,13 @@ def test_who_installs_without_images_reads_how_to_push_them() -> None:
     assert "make images REGISTRY=" in notes()
     assert "make images" not in notes({"image": {"repository": "registry.example.com/team/operator"}})
     assert "make images" not in notes({"image": {"pullPolicy": "Never"}})  # kind's nodes have them
+
+
+def test_without_rights_the_notes_name_the_accounts_that_need_them() -> None:
+    assert "rbac.create" not in notes()
+    values = {"rbac": {"create": False}, "serviceAccount": {"create": False, "name": "ours"}}
+    account = only(render(values, tests=True), "ServiceAccount")["metadata"]["name"]
+    assert f"ours and {account}." in notes(values)
 
 
 def test_the_notes_warn_of_what_an_uninstall_would_delete() -> None:

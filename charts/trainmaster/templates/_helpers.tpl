@@ -39,6 +39,11 @@
 {{- include "trainmaster.operator" . }}-tls
 {{- end -}}
 
+{{/* Of what `helm test` makes: its pod, its job and its ServiceAccount. */}}
+{{- define "trainmaster.test" -}}
+{{- printf "%s-test" (include "trainmaster.operator" .) | trunc 48 | trimSuffix "-" }}
+{{- end -}}
+
 {{- define "trainmaster.host" -}}
 {{- include "trainmaster.operator" . }}.{{ .Release.Namespace }}.svc
 {{- end -}}
