@@ -93,6 +93,21 @@ def test_a_job_that_does_not_end_is_told_with_what_holds_it_up() -> None:
     assert there(store) is not None
 
 
+def test_what_holds_a_job_up_is_told_when_it_begins_and_once() -> None:
+    """`helm test` gives up after five minutes by default, which is before the test itself does."""
+    waiting = {"type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "no node has 4 GPUs"}
+    _, said, _ = play(
+        status(phase="Pending", conditions=[waiting]),
+        status(phase="Pending", conditions=[waiting], restarts={"inPlace": 1}),
+        status(phase="Succeeded", restarts={"inPlace": 1}),
+    )
+    assert said[1:4] == [
+        "Pending, 0 restarts",
+        "Scheduled is False: Unschedulable: no node has 4 GPUs",
+        "Pending, 1 restart",
+    ]
+
+
 def test_what_an_earlier_test_left_is_deleted_first() -> None:
     passed, _, store = play(
         status(phase="Succeeded", restarts={"inPlace": 2}), before=lambda store: store.create(JOB, job())

@@ -40,9 +40,8 @@ async def recover(cluster: Cluster, job: Object, say: Say, limit_s: float = LIMI
     with suppress(NotFound):
         last = _status(await cluster.get(JOB, job["metadata"]["namespace"], job["metadata"]["name"]))
         say(f"the job is still {last.phase.value} after {limit_s:g} s; it stays for you to look at")
-        for condition in last.conditions:
-            if condition.status == "False" and condition.message:
-                say(f"{condition.type} is False: {condition.reason}: {condition.message}")
+        for obstacle in _obstacles(last):
+            say(obstacle)
     return False
 
 
@@ -51,17 +50,19 @@ async def _run(cluster: Cluster, job: Object, say: Say) -> bool:
     await _remove(cluster, namespace, name)
     made = await cluster.create(JOB, job)
     say(f"job {namespace}/{name} is created")
-    told = ""
+    told: list[str] = []
     async for now in _changes(cluster, namespace, name, made):
         if now is None:
             say("the job was deleted by somebody else")
             return False
         status = _status(now)
         restarts = status.restarts.total
-        words = f"{status.phase.value}, {restarts} restart{'' if restarts == 1 else 's'}"
-        if words != told:
-            say(words)
-            told = words
+        # Helm waits for five minutes by default and shows what was printed until then, so obstacles are not kept back.
+        lines = [f"{status.phase.value}, {restarts} restart{'' if restarts == 1 else 's'}", *_obstacles(status)]
+        for line in lines:
+            if line not in told:
+                say(line)
+        told = lines
         if status.phase.finished:
             return await _judge(cluster, namespace, name, status, say)
     raise AssertionError("a job has no last change")
@@ -80,6 +81,15 @@ async def _judge(cluster: Cluster, namespace: str, name: str, status: JobState, 
     with suppress(NotFound):
         await cluster.delete(JOB, namespace, name)
     return True
+
+
+def _obstacles(status: JobState) -> list[str]:
+    """Return a sentence for each condition that says why the job does not go on."""
+    return [
+        f"{condition.type} is False: {condition.reason}: {condition.message}"
+        for condition in status.conditions
+        if condition.status == "False" and condition.message
+    ]
 
 
 async def _remove(cluster: Cluster, namespace: str, name: str) -> None:
