@@ -98,6 +98,8 @@ def test_a_wrong_value_is_refused_by_its_name(values: dict[str, Any], sentence: 
     [
         ({"serviceAccount": {"create": False}}, "serviceAccount.name must name the ServiceAccount"),
         ({"certManager": {"enabled": True}}, "certManager.enabled needs certManager.issuerRef.name"),
+        ({"agentImage": {"tag": "2"}}, "agentImage.tag and agentImage.digest need agentImage.repository"),
+        ({"agentImage": {"digest": f"sha256:{'0' * 64}"}}, "agentImage.digest need agentImage.repository"),
         (
             {"metrics": {"serviceMonitor": {"enabled": True, "kind": "PodMonitor"}}},
             "metrics.serviceMonitor.kind PodMonitor can't show the token of Prometheus itself",
