@@ -140,6 +140,21 @@ def test_a_default_can_be_taken_away() -> None:
     assert operator_pod(objects)["containers"][0]["resources"].keys() == {"requests"}
 
 
+@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
+def test_a_probe_can_be_taken_away(probe: str) -> None:
+    (container,) = operator_pod(render({probe: None}))["containers"]
+    assert {name for name in container if name.endswith("Probe")} == {
+        "startupProbe",
+        "livenessProbe",
+        "readinessProbe",
+    } - {probe}
+
+
+def test_all_users_of_job_pods_can_be_left_to_the_cluster_at_once() -> None:
+    objects = render({"jobPods": {"securityContext": None}})
+    assert {argument(objects, name) for name in ("job-user", "job-group", "job-fs-group")} == {"any"}
+
+
 def test_operators_spread_by_their_own_labels() -> None:
     foreign = {
         "maxSkew": 1,
