@@ -67,6 +67,8 @@ def test_an_older_definition_is_told_with_the_outermost_fields_that_it_lacks(cap
     (message,) = caplog.messages
     assert "is older than this operator: it lacks spec.recovery.nodes, spec.suspend, and" in message
     assert "upgrade it with the chart" in message
+    # Without this option kubectl refuses to change a definition that Helm has written.
+    assert "kubectl apply --server-side --force-conflicts -f charts/trainmaster/files/crds" in message
     assert b"trainmaster_crd_fields_missing 2.0" in metrics.render(0.0)
 
 

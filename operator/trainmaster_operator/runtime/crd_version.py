@@ -44,7 +44,7 @@ class Difference:
             yield (
                 f"the cluster's CustomResourceDefinition is older than this operator: it lacks {_some(self.missing)}, "
                 "and the API server drops these fields from jobs; upgrade it with the chart (crds.enabled=true), or by "
-                "kubectl apply --server-side -f charts/trainmaster/files/crds"
+                "kubectl apply --server-side --force-conflicts -f charts/trainmaster/files/crds"
             )
         if self.unknown:
             yield (
