@@ -294,6 +294,12 @@ def test_an_issued_certificate_is_for_the_name_that_agents_connect_to() -> None:
     assert mounts["tls"] == argument(objects, "tls-dir")
 
 
+def test_an_issuer_of_another_group_with_a_kind_of_its_own_can_issue_the_certificate() -> None:
+    issuer = {"group": "awspca.cert-manager.io", "kind": "AWSPCAClusterIssuer", "name": "our-ca"}
+    objects = render({"certManager": {"enabled": True, "issuerRef": issuer}})
+    assert only(objects, "Certificate")["spec"]["issuerRef"] == issuer
+
+
 def test_a_digest_wins_over_a_tag() -> None:
     digest = f"sha256:{'ab' * 32}"
     objects = render({"image": {"repository": "r/o", "tag": "t", "digest": digest}, "trainerImage": {"tag": "t"}})
