@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import copy
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import helm_python
 import pytest
+import yaml
 
 from charts import generate
 from charts.generate import CHART, Value, read_values
@@ -98,6 +100,14 @@ def test_a_wrong_value_is_refused_by_its_name(values: dict[str, Any], sentence: 
     [
         ({"serviceAccount": {"create": False}}, "serviceAccount.name must name the ServiceAccount"),
         ({"certManager": {"enabled": True}}, "certManager.enabled needs certManager.issuerRef.name"),
+        (
+            {"commonLabels": {"app.kubernetes.io/name": "ours"}},
+            "commonLabels has app.kubernetes.io/name, which the chart",
+        ),
+        (
+            {"podLabels": {"app.kubernetes.io/instance": "a"}},
+            "podLabels has app.kubernetes.io/instance, which the chart",
+        ),
         ({"agentImage": {"tag": "2"}}, "agentImage.tag and agentImage.digest need agentImage.repository"),
         ({"agentImage": {"digest": f"sha256:{'0' * 64}"}}, "agentImage.digest need agentImage.repository"),
         (
@@ -167,6 +177,35 @@ def test_operators_spread_by_their_own_labels() -> None:
     first, second = operator_pod(objects)["topologySpreadConstraints"]
     assert first == foreign
     assert second["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "operator"
+
+
+@pytest.mark.parametrize("name", ["deployment.yaml", "monitoring.yaml", "dashboards.yaml"])
+def test_a_label_or_annotation_that_is_given_twice_stands_once(name: str) -> None:
+    """Helm itself takes the last one; Flux and kustomize refuse the object."""
+    team = {"team": "a"}
+    metrics = {name: {"enabled": True, "labels": team} for name in ("serviceMonitor", "prometheusRule")}
+    values = {
+        "commonLabels": {"team": "b"},
+        "podLabels": team,
+        "podAnnotations": {"prometheus.io/scrape": "false"},
+        "metrics": {**metrics, "secure": False, "dashboards": {"enabled": True, "label": "team", "labelValue": "a"}},
+    }
+    text = _texts(values)[f"trainmaster/templates/{name}"]
+    for document in yaml.compose_all(text):
+        for keys in filter(None, _keys(document)):
+            assert len(keys) == len(set(keys)), f"{name}: {keys}"
+    assert "team: b" not in text.partition("template:")[2] if name == "deployment.yaml" else "team: b" not in text
+
+
+def _keys(node: yaml.Node | None) -> Iterator[list[str]]:
+    """Yield the keys of each map."""
+    if isinstance(node, yaml.MappingNode):
+        yield [key.value for key, _ in node.value]
+        for _, child in node.value:
+            yield from _keys(child)
+    elif isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            yield from _keys(child)
 
 
 def test_operators_leave_a_lost_node_soon_whatever_else_they_tolerate() -> None:

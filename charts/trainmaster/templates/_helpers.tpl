@@ -60,13 +60,25 @@ app.kubernetes.io/component: operator
 {{- end -}}
 
 {{- define "trainmaster.labels" -}}
-{{ include "trainmaster.selectorLabels" . }}
+{{- range $key := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart" }}
+{{- range $values := list "commonLabels" "podLabels" }}
+{{- if hasKey (get $.Values $values | default dict) $key }}
+{{- fail (printf "%s has %s, which the chart sets itself: Services and policies select by some of these labels. Leave it out" $values $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- include "trainmaster.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 }}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* As a map with further labels, which win. Takes (list root further). A key stands once: Flux and kustomize refuse others. */}}
+{{- define "trainmaster.labelsWith" -}}
+{{- mergeOverwrite (include "trainmaster.labels" (first .) | fromYaml) (last . | default dict) | toYaml -}}
 {{- end -}}
 
 {{/* Not the operator's component: Services and policies select by it. */}}
