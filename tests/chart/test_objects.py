@@ -39,6 +39,50 @@ def test_kubernetes_knows_every_field_of_every_object(situation: str) -> None:
             assert kubernetes_schemas.problem(obj) == "", obj["metadata"]["name"]
 
 
+NUMBER = "2026"
+"""A name that YAML reads as a number. Namespaces, Secrets, accounts and releases may have such names."""
+
+NAMED_BY_NUMBERS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "the namespace": ({"namespace": NUMBER}, {"nodes": {"taint": True}, **EVERYTHING}),
+    "the release": ({"name": NUMBER}, {"fullnameOverride": "ours", "nodes": {"taint": True}, **EVERYTHING}),
+    "values": (
+        {},
+        {
+            "nameOverride": NUMBER,
+            "watchNamespace": NUMBER,
+            "nodes": {"taint": True},
+            "serviceAccount": {"name": NUMBER},
+            "priorityClass": {"create": True, "name": NUMBER},
+            "imagePullSecrets": [{"name": NUMBER}],
+            "metrics": {
+                "readers": [{"name": NUMBER, "namespace": NUMBER}],
+                "serviceMonitor": {"enabled": True, "tokenSecret": {"name": NUMBER, "key": NUMBER}},
+                "dashboards": {"enabled": True, "namespace": NUMBER},
+            },
+            "networkPolicy": {"enabled": True},
+            "certManager": {"enabled": True, "issuerRef": {"name": NUMBER}},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NAMED_BY_NUMBERS)
+@pytest.mark.parametrize("tests", [False, True])
+def test_a_name_that_looks_like_a_number_stays_a_text(what: str, tests: bool) -> None:
+    where, values = NAMED_BY_NUMBERS[what]
+    for obj in render(values, **where, tests=tests):
+        assert NUMBER not in _numbers(obj), obj["metadata"]["name"]
+
+
+def _numbers(value: Any) -> set[str]:
+    """Return all numbers in an object."""
+    if isinstance(value, dict):
+        return set().union(*map(_numbers, value.values()))
+    if isinstance(value, list):
+        return set().union(*map(_numbers, value))
+    return {str(value)} if isinstance(value, int) else set()
+
+
 def test_kubernetes_knows_every_field_of_the_policy_for_jobs() -> None:
     policy = yaml.safe_load((CHART / "examples" / "job-network-policy.yaml").read_text())
     assert kubernetes_schemas.problem(policy) == ""
