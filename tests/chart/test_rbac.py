@@ -166,6 +166,14 @@ def test_viewers_see_jobs_and_editors_run_them() -> None:
     assert ("distributedtrainingjobs", "", "create") in granted(editor)
 
 
+def test_pods_that_use_rights_get_a_token_whatever_their_service_account_says() -> None:
+    """One that exists already may say automountServiceAccountToken: false, as policies of clusters ask for."""
+    values = {"serviceAccount": {"create": False, "name": "ours"}, "nodes": {"taint": True}}
+    pods = [obj["spec"]["template"]["spec"] for obj in render(values) if obj["kind"] in ("Deployment", "Job")]
+    pods.append(only(render(values, tests=True), "Pod")["spec"])
+    assert [pod.get("automountServiceAccountToken") for pod in pods] == [True] * 3
+
+
 def test_without_rbac_nothing_is_granted() -> None:
     objects = render({"rbac": {"create": False, "aggregateRoles": False}})
     assert not {obj["kind"] for obj in objects} & {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
