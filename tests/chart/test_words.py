@@ -41,6 +41,15 @@ def test_without_rights_the_notes_name_the_accounts_that_need_them() -> None:
     assert f"ours and {account}." in notes(values)
 
 
+def test_the_readme_names_all_that_the_operator_made_and_an_uninstall_leaves() -> None:
+    """What its Role lets it write by name."""
+    paragraph = (CHART / "README.md").read_text().split("`helm uninstall` leaves")[1].split("\n\n")[0]
+    rules = only(render(), "Role", "trainmaster-operator")["rules"]
+    named = {name for rule in rules for name in rule.get("resourceNames", [])}
+    assert len(named) == 4
+    assert {name for name in named if f"`{name}`" not in paragraph} == set()
+
+
 def test_the_notes_warn_of_what_an_uninstall_would_delete() -> None:
     assert "deletes all training jobs" not in notes()
     assert "deletes all training jobs" in notes({"crds": {"keep": False}})
