@@ -7,6 +7,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from tests.api.jobs import job
 from tests.runtime import fakes
 from trainmaster.contract.wire import Directive, DirectiveState
@@ -95,6 +97,35 @@ def run(test: Callable[[World], Awaitable[None]], store: MemoryStore | None = No
         finally:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_what_is_learned_before_the_config_map_is_read_is_written_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WRITE_AFTER_S", 0.0)
+    store = MemoryStore()
+
+    async def earlier(world: World) -> None:
+        world.ledger.learn(world.failed(), ())
+        await world.cluster.applied.get()
+
+    run(earlier, store)
+
+    async def main() -> None:
+        world = World(store)
+        get = world.cluster.get
+
+        async def slow(kind: str, namespace: str, name: str) -> Object:
+            found = await get(kind, namespace, name)
+            world.ledger.learn(world.failed("b", node="n2"), ())
+            return found
+
+        monkeypatch.setattr(world.cluster, "get", slow)
+        working = asyncio.create_task(world.ledger.run())
+        async with asyncio.timeout(5):
+            written = await world.cluster.applied.get()
+        working.cancel()
+        assert json.loads(written["data"][KEY]).keys() == {"n1", "n2"}
 
     asyncio.run(main())
 

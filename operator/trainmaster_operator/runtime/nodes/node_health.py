@@ -135,8 +135,13 @@ class Ledger:
                 log.warning("suspect nodes could not be read: %s", error)
                 await asyncio.sleep(max(RETRY_S, error.retry_after_s))
                 continue
-            self._add(_read((found.get("data") or {}).get(KEY, "")))
-            self._changed.clear()
+            written = _read((found.get("data") or {}).get(KEY, ""))
+            known = {(node, mark.id) for node, mark in written}
+            # A new leader looks at all jobs at once, so it may have learned more than this before the answer came.
+            news = any((node, mark.id) not in known for node, marks in self._marks.items() for mark in marks)
+            self._add(written)
+            if not news:
+                self._changed.clear()
             return
 
     async def _write(self) -> None:
