@@ -28,7 +28,7 @@ from charts.dashboards.panels import (
     number,
     rows,
 )
-from charts.dashboards.promql import if_known, leaders, or_unknown
+from charts.dashboards.promql import if_known, increase, leaders, or_unknown
 
 JOB_LINK = (
     "/d/trainmaster-job?var-namespace=${__data.fields.Namespace}&var-job=${__data.fields.Job}&${datasource:queryparam}"
@@ -49,8 +49,7 @@ def _count(jobs: str) -> str:
 
 def _goodput() -> str:
     """The share of time since the first steps that was of use, in the time shown."""
-    useful = f"sum(increase(trainmaster_job_useful_seconds_total{{{IN}}}[$__range]))"
-    lost = f"sum(increase(trainmaster_job_lost_seconds_total{{{IN}}}[$__range]))"
+    useful, lost = (f"sum({increase(name, IN)})" for name in ("useful_seconds_total", "lost_seconds_total"))
     return if_known(f"{useful} / ({useful} + {lost})")
 
 

@@ -31,9 +31,29 @@ def happened(selector: str, by: str = "", of: str = "") -> str:
     return f"sum{f' by ({by})' if by else ''} ({now} - {then} >= 0 or {now} < {then})"
 
 
-def grown(selector: str, by: str = "") -> str:
-    """By how much a counter grew in the time shown, as a whole number: `increase()` stretches it to the whole time."""
-    return f"sum{f' by ({by})' if by else ''} (round(increase({selector}[$__range])))"
+OWN_LABELS = {
+    "failures_total": "cause",
+    "restarts_total": "rung",
+    "recovery_seconds_total": "phase",
+    "lost_seconds_total": "category",
+}
+"""The label of a job's counter that is neither the name of the job nor its namespace. Other counters have none."""
+
+
+def increase(name: str, matchers: str, window: str = "$__range") -> str:
+    """By how much a counter in the status of jobs grew, for each of its label values.
+
+    Each leader reads it from the status, so the counters of all replicas are one. A replica that leads again goes on in
+    the series of its first lead: `increase()` of each series would count once more what happened under another leader.
+    """
+    labels = ", ".join(filter(None, ("namespace", "job", OWN_LABELS.get(name))))
+    return f"increase((max by ({labels}) (trainmaster_job_{name}{{{matchers}}}))[{window}:])"
+
+
+def grown(name: str, matchers: str, by: str = "", window: str = "$__range") -> str:
+    """By how much such a counter grew, as a whole number: `increase()` stretches it to the whole window. `by`: the
+    labels that are summed over."""
+    return f"sum{f' by ({by})' if by else ''} (round({increase(name, matchers, window)}))"
 
 
 def if_known(expr: str) -> str:

@@ -27,9 +27,10 @@ from charts.dashboards.panels import (
     number,
     rows,
 )
-from charts.dashboards.promql import grown, happened
+from charts.dashboards.promql import grown, happened, increase
 
 IN = 'namespace=~"$namespace", job=~"$job"'
+COUNTS = f'{IN}, rung!="free"'
 NO_JOB = "No job is known in this time"
 
 
@@ -39,7 +40,7 @@ def _of(name: str) -> str:
 
 def _grown(name: str, by: str = "") -> str:
     """By how many seconds a counter of the jobs grew in the time shown."""
-    return f"sum{f' by ({by})' if by else ''} (increase({_of(name)}[$__range]))"
+    return f"sum{f' by ({by})' if by else ''} ({increase(name, IN)})"
 
 
 def recovery() -> Any:
@@ -61,7 +62,7 @@ def recovery() -> Any:
                         1,
                         "Failures",
                         "Good: few, and of many causes. Many of one cause: the table of causes leads to the jobs.",
-                        Query(grown(_of("failures_total"))),
+                        Query(grown("failures_total", IN)),
                         unit="short",
                         steps=FEW,
                         none=NO_JOB,
@@ -72,7 +73,7 @@ def recovery() -> Any:
                         "Recoveries",
                         "Recoveries that came to a new step. Good: as many as there were failures. Fewer: jobs failed "
                         "for good, or recover now.",
-                        Query(grown(_of("recoveries_total"))),
+                        Query(grown("recoveries_total", IN)),
                         unit="short",
                         none=NO_JOB,
                         decimals=0,
@@ -94,7 +95,7 @@ def recovery() -> Any:
                         "Steps done again",
                         "Good: fewer per failure than the steps between two checkpoints. If it is more, save more "
                         "often or turn on checkpoints in memory.",
-                        Query(grown(_of("lost_steps_total"))),
+                        Query(grown("lost_steps_total", IN)),
                         unit="short",
                         none=NO_JOB,
                         decimals=0,
@@ -224,7 +225,7 @@ def recovery() -> Any:
                         "Failures by job and cause",
                         "In the time shown, most first. Good: empty. Type `trainmaster status JOB` for the rank, the "
                         "node and its last words.",
-                        Query(f"{grown(_of('failures_total'), by='namespace, job, cause')} > 0"),
+                        Query(f"{grown('failures_total', IN, by='namespace, job, cause')} > 0"),
                         [
                             *PLACE,
                             Column("cause", "Cause"),
@@ -239,10 +240,7 @@ def recovery() -> Any:
                         "Good: empty. By default a job may restart in place 10 times, replace a pod 5 times and "
                         "restart all pods 2 times in an hour (spec.recovery.budget). A job at these numbers is about "
                         "to take the next rung, and fails after the last.",
-                        Query(
-                            "sum by (namespace, job, rung) "
-                            f'(round(increase(trainmaster_job_restarts_total{{{IN}, rung!="free"}}[1h]))) > 0'
-                        ),
+                        Query(f"{grown('restarts_total', COUNTS, 'namespace, job, rung', '1h')} > 0"),
                         [
                             *PLACE,
                             Column("rung", "Restart", colors=RUNG_COLORS),

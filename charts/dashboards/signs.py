@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from charts.dashboards.promql import increase
+
 RESTARTS = 3
 """Failures of one cause within an hour from which on a job fails again and again."""
 NO_STEP = "5m"
@@ -95,8 +97,7 @@ def _that_need_a_person(of: str) -> Iterator[str]:
         ('cause!~"OutOfMemory|NodeLost"', "job-goodput-low"),
         ('cause="OutOfMemory"', "job-memory-full"),
     ):
-        failures = f"sum by (namespace, job, cause) (increase(trainmaster_job_failures_total{{{of}, {causes}}}[1h]))"
-        again = f"round({failures}) >= {RESTARTS}"
+        again = f"round({increase('failures_total', f'{of}, {causes}', '1h')}) >= {RESTARTS}"
         yield _status(_words(again, "It fails again and again", "cause"), runbook)
     slow = f"max by (namespace, job) (trainmaster_job_straggler_slowdown{{{of}}}) > 1.5"
     yield _about(
@@ -124,7 +125,8 @@ def _that_may_pass(of: str) -> Iterator[str]:
         f'or trainmaster_job_pending_seconds{{{of}, reason="Starting"}} > 600)'
     )
     yield _status(_words(waits, "It waits for its pods", "reason"), "job-pending")
-    lost = f'sum by (namespace, job) (increase(trainmaster_job_failures_total{{{of}, cause="NodeLost"}}[1h]))'
+    node_lost = f'{of}, cause="NodeLost"'
+    lost = f"sum by (namespace, job) ({increase('failures_total', node_lost, '1h')})"
     told = _sign(f"{lost} > 0.5", "It lost a pod with its node in the last hour")
     yield _command(told, "agents-lost", "kubectl get nodes")
 

@@ -229,6 +229,26 @@ def test_every_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
     assert code == 0, said
 
 
+def test_what_happened_under_another_leader_is_counted_once_when_a_replica_leads_again(tmp_path: Path) -> None:
+    """Replica a leads, then b, under which the job restarts three times, then a again, which has read the status."""
+    restarts = f'trainmaster_job_restarts_total{{{JOB},rung="inPlace",instance="'
+    told = {f'{restarts}a"}}': "1x5 stale _x7 4x20", f'{restarts}b"}}': "_x6 1 2 3 4x3 stale"}
+    series = [{"series": name, "values": values} for name, values in told.items()]
+    name = "trainmaster:job_restarts:increase_1h"
+    asked = {
+        "expr": f"round({name})",
+        "eval_time": "30m",
+        "exp_samples": [{"labels": f'{{{JOB},rung="inPlace"}}', "value": 3}],
+    }
+    quiet = {"eval_time": "20m", "alertname": "TrainmasterJobRecoveringTooOften", "exp_alerts": []}
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": [asked], "alert_rule_test": [quiet]}
+    rule_files = [str(FILE), str(CHART / "rules" / "recording.yaml")]
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": rule_files, "evaluation_interval": "1m", "tests": [test]}))
+    code, said = promtool("test", "rules", file)
+    assert code == 0, said
+
+
 def test_releases_that_watch_one_namespace_each_are_counted_each_and_their_jobs_together(tmp_path: Path) -> None:
     """Two releases, with two operators each; the one that no longer leads is still scraped once more."""
 
