@@ -85,6 +85,25 @@ def test_a_step_with_which_a_program_itself_fills_an_optimizers_state_is_none(tm
     assert watched(tmp_path, FILLS) == "steps: 16 loaded: False"
 
 
+NOTHING_FLOWS = """
+import torch, uncompiled
+trunk, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+torch.nn.init.zeros_(head.weight)
+optimizer = torch.optim.SGD(trunk.parameters(), lr=0.0)
+for step in range(3):
+    optimizer.zero_grad()
+    head(trunk(torch.ones(1, 2))).sum().backward()
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.1
+"""
+
+
+@pytest.mark.processes
+def test_the_first_step_of_a_warm_up_counts_on_a_rank_that_no_gradient_has_reached_yet(tmp_path: Path) -> None:
+    """Behind the head of the last stage, which begins with zeros; that stage itself has gradients, and counts it."""
+    assert watched(tmp_path, NOTHING_FLOWS) == "steps: 3 loaded: False"
+
+
 NESTED = """
 import torch, uncompiled
 weight = torch.nn.Parameter(torch.ones(2))

@@ -15,7 +15,7 @@ from weakref import WeakSet
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.fault_protocol import ARMED
 from trainmaster.rank import script_saves
-from trainmaster.rank.optimizer_steps import Count, OptimizerSteps, counted_by, only_fills
+from trainmaster.rank.optimizer_steps import Count, OptimizerSteps, counted_by
 
 FILLING = {
     "torch.distributed.checkpoint.state_dict": "_init_optim_state",
@@ -100,7 +100,7 @@ class OptimizerHooks:
                 whole.begun = True
                 self._strike(whole.number, optimizer)
             return
-        if not self._filling and only_fills(optimizer):
+        if not self._filling and self._steps.only_fills(optimizer):
             self._filled = optimizer
         if not self._filling and self._filled is None:
             self._strike(self._steps.next_number(optimizer), optimizer)

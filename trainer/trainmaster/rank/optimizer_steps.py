@@ -12,6 +12,8 @@ steps first.
 from __future__ import annotations
 
 import functools
+import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -42,6 +44,7 @@ class OptimizerSteps:
         self.base = -1  # steps before this process, 0 as well where no optimizer counts them; -1: not known yet
         self.counted = False  # an optimizer counts those steps
         self._made: WeakSet[Any] = WeakSet()  # optimizers that were made before the first step
+        self._recorded: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # `_recorded()` when each was made
         self._before: int | None = None  # the most steps that one of them has counted then
         self._counts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # number of each one's last step in the process
         self._start = 0  # the number after which the newest optimizers began
@@ -62,8 +65,18 @@ class OptimizerSteps:
 
     def made(self, optimizer: Any) -> None:
         """Note an optimizer, whose state may be restored before the first step of this process."""
+        self._recorded[optimizer] = _recorded()
         if self.base < 0:
             self._made.add(optimizer)
+
+    def only_fills(self, optimizer: Any) -> bool:
+        """Return True if the next step only fills the optimizer's empty state.
+
+        All ranks must answer the same, and a rank may look only at its own gradients. In a pipeline whose last stage
+        begins with zeros, those of all other stages are 0 in the first step. So a forward pass since the optimizer was
+        made means that the step trains.
+        """
+        return only_fills(optimizer) and _recorded() <= self._recorded.get(optimizer, math.inf)
 
     def next_number(self, optimizer: Any, count: Count = counted_by) -> int:
         """Return the number of the step that an optimizer is about to take. Call it before each `take`."""
@@ -96,8 +109,15 @@ class OptimizerSteps:
         return self._highest if self._highest > self._start + 1 else self._start
 
 
+def _recorded() -> int:
+    """Return the number of operations that autograd has recorded in this thread, or 0 if torch does not tell it."""
+    count = getattr(sys.modules.get("torch.autograd"), "_get_sequence_nr", None)
+    return int(count()) if count is not None else 0
+
+
 def only_fills(optimizer: Any) -> bool:
-    """Return True if the next step only fills the optimizer's empty state: its rates and its gradients are 0.
+    """Return True if the next step changes no parameter: the optimizer's state is empty, its rates and its gradients
+    are 0.
 
     A first step of a warm-up has a rate of 0 too, but other gradients.
     """
