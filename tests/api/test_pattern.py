@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainmaster_operator.api.recovery_rules import RuleSpec
 from trainmaster_operator.api.rule_pattern import LIMIT, NESTED, BadPattern, Pattern
 
 ATOMS = st.sampled_from(
@@ -74,6 +75,7 @@ def test_what_is_no_pattern_is_told_in_words(text: str, words: str) -> None:
 
 
 def test_groups_may_lie_inside_each_other_up_to_a_depth() -> None:
+    assert f"groups inside {NESTED} others" in (RuleSpec.model_fields["message"].description or "")
     assert Pattern("(" * NESTED + "a" + ")" * NESTED + "(b)").found_in("ab")
 
 

@@ -78,8 +78,8 @@ class RuleSpec(Strict):
     message: Annotated[str, Field(min_length=1, max_length=rule_pattern.LIMIT)] | None = Field(
         None,
         description="A regular expression that must be found in the last message, traceback or output of the rank, "
-        "for example 'NCCL .* timeout'. Counts in braces, back-references and look-around are refused. "
-        "Default: all messages.",
+        "for example 'NCCL .* timeout'. Counts in braces, back-references, look-around and groups inside "
+        f"{rule_pattern.NESTED} others are refused. Default: all messages.",
     )
     action: RuleAction = Field(
         description="What happens after a failure that the rule matches. RestartInPlace, ReplacePod and RestartAll "
