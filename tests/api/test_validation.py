@@ -289,6 +289,8 @@ def test_a_script_has_no_samples_to_skip() -> None:
 def test_rules_may_name_every_cause_but_those_of_pods_that_do_not_start() -> None:
     left_out = {Cause.IMAGE_ERROR, Cause.UNSCHEDULABLE}
     assert set(typing.get_args(RuledCause)) == {cause.value for cause in Cause} - {cause.value for cause in left_out}
+    rule = {"action": "Hold", "causes": [*typing.get_args(RuledCause)]}
+    assert told(job(spec__recovery={"rules": [rule]})) == []
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class RuleSpec(Strict):
     )
     causes: list[RuledCause] = Field(
         default_factory=list,
-        max_length=15,
+        max_length=len(get_args(RuledCause)),
         # kubectl explain does not show the values that entries of a list may have, so the description names them.
         description=f"The causes of failures that the rule matches: {', '.join(get_args(RuledCause))}. Most names say "
         "what happened. Crash: a rank ended, and no other cause is known. AgentLost: the agent of a pod ended or is "
