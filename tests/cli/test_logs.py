@@ -148,7 +148,8 @@ def test_more_logs_than_the_system_lets_be_open_are_refused(
         put_pod(store, job, slot)
     already = len(os.listdir("/dev/fd")) - 1
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (already + 80, already + 80))
-    with pytest.raises(Refusal, match="40 logs, and this system lets a process open only 16 at the same time"):
+    words = f"^{SPACE}/tiny: it has 40 logs, and this system lets a process open only 16 at the same time"
+    with pytest.raises(Refusal, match=words):
         shown(store, said, job, None)
 
 

@@ -103,7 +103,7 @@ async def history(target: Target, job: Object, choice: Choice, write: Write, may
             f"{meta['namespace']}/{meta['name']}: its ranks have printed nothing: {state}; --follow waits for output"
         )
     last: dict[str, str] = {}
-    _allow(len(sources))
+    _allow(f"{meta['namespace']}/{meta['name']}", len(sources))
     with ExitStack() as stack:
         files: Sequence[IO[bytes]] = [stack.enter_context(tempfile.TemporaryFile()) for _ in sources]
         turns = asyncio.Semaphore(AT_ONCE)
@@ -115,12 +115,12 @@ async def history(target: Target, job: Object, choice: Choice, write: Write, may
     return last
 
 
-def _allow(count: int) -> None:
-    """Make it possible to have this number of logs open. Raise Refusal if the system does not let us."""
+def _allow(job: str, count: int) -> None:
+    """Make it possible to have this number of logs of a job open. Raise Refusal if the system does not let us."""
     allowed = allow_more_files(count + OTHER_FILES) - OTHER_FILES
     if allowed < count:
         raise Refusal(
-            f"it has {count} logs, and this system lets a process open only {max(allowed, 0)} at the same time; "
+            f"{job}: it has {count} logs, and this system lets a process open only {max(allowed, 0)} at the same time; "
             "--rank shows one rank, and `ulimit -Hn` is the limit"
         )
 
