@@ -89,6 +89,13 @@ def test_ours_on_path_is_ours(tmp_path: Path) -> None:
     assert (found.path, "PATH" in found.words) == ("", False)
 
 
+def test_ours_is_ours_also_where_a_program_on_path_starts_it_through_a_linked_folder(tmp_path: Path) -> None:
+    (tmp_path / "linked").symlink_to(os.path.dirname(sys.executable))
+    path = f"{tmp_path}/linked/another-name-of-python"
+    found = choose(python(tmp_path / "shims", [path, "3.12.1", "2.9.0"]))
+    assert (found.path, "PATH" in found.words) == ("", False)
+
+
 @pytest.mark.parametrize(
     "command",
     [

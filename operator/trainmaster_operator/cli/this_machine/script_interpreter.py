@@ -83,21 +83,27 @@ def choose(search: str, package: str = "torch") -> Interpreter:
         return Interpreter(
             "", f"scripts run by {_described(own, package)}, that of Trainmaster, since PATH has none", lacks
         )
-    # Two names in one folder mean the same environment, whatever each of them leads to.
-    beside = os.path.realpath(os.path.dirname(found)) == os.path.realpath(os.path.dirname(own))
-    if beside or interpreters.is_same(found, own):
+    if _is_own(found):
         return Interpreter("", f"scripts run by {_described(own, package)}", lacks)
     probed = _probe(found, package)
     if probed is None:
         reason = f"{found}, which PATH has, can't be run"
         return Interpreter("", f"scripts run by {_described(own, package)}, that of Trainmaster: {reason}", lacks)
     path, version, its_package = probed
-    if os.path.dirname(path) == os.path.dirname(own) or interpreters.is_same(path, own):
+    if _is_own(path):  # `found` is a program that starts another one, as those of pyenv do.
         return Interpreter("", f"scripts run by {_described(own, package)}", lacks)
     if not its_package:
         reason = f"{path}, which PATH has, has no {package}"
         return Interpreter("", f"scripts run by {_described(own, package)}, that of Trainmaster: {reason}", lacks)
     return Interpreter(path, f"scripts run by {path} (Python {version}, {package} {its_package}), which PATH has")
+
+
+def _is_own(program: str) -> bool:
+    """Return whether a program is the Python of Trainmaster, by this or another name."""
+    own = sys.executable
+    # Two names in one folder mean the same environment, whatever each of them leads to.
+    beside = os.path.realpath(os.path.dirname(program)) == os.path.realpath(os.path.dirname(own))
+    return beside or interpreters.is_same(program, own)
 
 
 def _described(own: str, package: str) -> str:
