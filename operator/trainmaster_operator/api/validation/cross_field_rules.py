@@ -15,10 +15,10 @@ from trainmaster.contract.config import (
     best_refusal,
     divisors,
     multiples_near_words,
+    pod_counts_that_may_share,
     share_of_each_rank,
 )
 from trainmaster.contract.launch.framework_variables import refusal
-from trainmaster_operator.api import pod_counts
 from trainmaster_operator.api.recovery_rules import unfit
 from trainmaster_operator.api.validation.problem import Path, placed
 
@@ -123,7 +123,7 @@ def _of_sizes(workers: WorkersSpec, parallelism: ParallelismConfig, batch: Batch
     def problem(replicas: int) -> str | None:
         return _refusal(lambda: share_of_each_rank(parallelism, batch, replicas * workers.ranksPerPod))
 
-    possible = pod_counts.candidates(parallelism, batch, workers.ranksPerPod, fewest, most)
+    possible = pod_counts_that_may_share(parallelism, batch, workers.ranksPerPod, fewest, most)
     if fewest <= most and all(problem(replicas) for replicas in reversed(possible)):
         yield ("workers",), f"no number of pods from {fewest} to {most} is possible: {problem(most)}"
 

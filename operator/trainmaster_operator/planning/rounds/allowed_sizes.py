@@ -7,8 +7,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 
-from trainmaster.contract.config import BatchConfig, ParallelismConfig, share_of_each_rank
-from trainmaster_operator.api import pod_counts
+from trainmaster.contract.config import (
+    BatchConfig,
+    ParallelismConfig,
+    pod_counts_that_may_share,
+    share_of_each_rank,
+)
 from trainmaster_operator.planning.facts.change import normal, warning
 from trainmaster_operator.planning.facts.computed_once import once
 from trainmaster_operator.planning.facts.counted_nouns import counted
@@ -166,7 +170,7 @@ def waits_s(view: View) -> tuple[float, ...]:
 def _legal(
     parallelism: ParallelismConfig, batch: BatchConfig, ranks_per_pod: int, low: int, high: int
 ) -> tuple[int, ...]:
-    possible = pod_counts.candidates(parallelism, batch, ranks_per_pod, low, high)
+    possible = pod_counts_that_may_share(parallelism, batch, ranks_per_pod, low, high)
     return tuple(n for n in possible if _fits(parallelism, batch, n * ranks_per_pod))
 
 

@@ -30,7 +30,7 @@ from trainmaster.contract.config.divergence_config import DivergenceConfig
 from trainmaster.contract.config.divisors_and_multiples import divisors, multiples_near_words
 from trainmaster.contract.config.evaluation_config import EarlyStopConfig, EvaluationConfig
 from trainmaster.contract.config.loggers_config import LoggersConfig, MlflowConfig, TensorBoardConfig
-from trainmaster.contract.config.micro_batches import share_of_each_rank
+from trainmaster.contract.config.micro_batches import pod_counts_that_may_share, share_of_each_rank
 from trainmaster.contract.config.model_and_data_config import DataConfig, ModelConfig
 from trainmaster.contract.config.optimizer_config import OptimizerConfig
 from trainmaster.contract.config.parallelism_config import (
@@ -85,6 +85,7 @@ __all__ = [
     "compile_refusal",
     "divisors",
     "multiples_near_words",
+    "pod_counts_that_may_share",
     "precision_refusal",
     "share_of_each_rank",
 ]
