@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Differ from rank to rank or from pod to pod without any module's caring at its import.
-_VOLATILE = {
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
-    "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "TMPDIR", "HOSTNAME", "PWD",
-    "OLDPWD", "SHLVL", "_", "PYTHONUNBUFFERED",
-}  # fmt: skip
+# Differ from rank to rank or from pod to pod without any module's caring at its import. What the agent itself sets for
+# each rank is not among them: `import_environment` leaves it out by the framework.
+_VOLATILE = {"OMP_NUM_THREADS", "TMPDIR", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_", "PYTHONUNBUFFERED"}
 # Read once, when the interpreter or torch is loaded: a fork of a zygote with another value would not have it.
 _AT_LOAD = (
     *("LD_", "PYTHON", "KMP_", "OMP_", "GOMP_", "MKL_", "TORCH_", "PYTORCH_", "GLIBC_", "MALLOC_"),
