@@ -78,9 +78,12 @@ async def _remove_pod(world: World, fault: Fault) -> None:
 
 
 async def _lose_node(world: World, fault: Fault) -> None:
-    """Its kubelet falls silent, which the node controller notices; what runs on it goes on, unheard."""
+    """Its kubelet falls silent, which the node controller notices. What runs on it goes on, unheard; or the machine is
+    dead, and nobody tells so before it is back."""
     if agent := _agent(world, fault):
         world.kubelet.node_answers(agent, False)
+        if fault.number % 2:
+            agent.die(137, "its node is dead")
         await asyncio.sleep(fault.seconds)
         world.kubelet.node_answers(agent, True)
 

@@ -66,8 +66,8 @@ class SimKubelet:
     async def _terminate(self, name: str, uid: str) -> None:
         await asyncio.sleep(self._chance.uniform(0.01, 0.8))
         agent = self.agents.get(uid)
-        while agent is not None and agent.alive and agent.cut_off:
-            await asyncio.sleep(1.0)  # its node is, so nobody tells it to end
+        while agent is not None and agent.cut_off:
+            await asyncio.sleep(1.0)  # its node is, so nobody tells it to end, nor that it has ended
         grace_s = self._grace_s(name, uid)
         if agent is not None:
             agent.terminate(grace_s)
@@ -86,6 +86,8 @@ class SimKubelet:
     def node_answers(self, agent: SimAgent, answers: bool) -> None:
         """Or falls silent: the agent isn't heard either, and the node controller tells of the pod."""
         agent.cut_off = not answers
+        if answers and not agent.alive:
+            return  # the kubelet tells of its end
         conditions = [
             {"type": "ContainersReady", "status": "True"},
             {"type": "Ready", "status": "True" if answers else "Unknown"},
@@ -106,6 +108,8 @@ class SimKubelet:
 
     async def _tell_end(self, agent: SimAgent, exit_code: int, message: str) -> None:
         await asyncio.sleep(self._chance.uniform(0.01, 0.3))
+        while agent.cut_off:
+            await asyncio.sleep(1.0)  # its node is, so the kubelet reaches nobody either
         state = {
             "terminated": {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed", "message": message}
         }

@@ -119,6 +119,23 @@ def test_a_late_writer_of_an_old_round_leaves_an_orphan_that_nobody_resumes_from
     assert any("is given up: a newer round owns the storage" in line for line in outcome.log)
 
 
+def test_nobody_tells_of_the_end_of_a_pod_whose_node_is_dead_before_the_node_is_back():
+    phases = []
+
+    async def lose_power(world):
+        world.spawn(inject(world, Fault("lose-node", 5, 0.0, 20.0, number=1)))
+        await world.until_step(5)
+        living = world.kubelet.living()
+        await asyncio.sleep(3.0)
+        (dead,) = [agent for agent in living if not agent.alive]
+        phases.extend(pod["status"]["phase"] for pod in world.pods() if pod["metadata"]["name"] == dead.pod)
+
+    outcome = simulate("dead node", Workload(), lose_power)
+    assert not outcome.violations, told(outcome)
+    assert phases == ["Running"]
+    assert [(r.cause, r.rung.value) for r in outcome.status.recoveries] == [("NodeLost", "free")]
+
+
 def test_ranks_that_die_before_their_agent_has_opened_the_next_store_start_again():
     """Their agents end what is left of the round, and have a store to offer only after that."""
 
