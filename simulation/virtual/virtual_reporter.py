@@ -7,6 +7,7 @@ import hashlib
 import random
 from typing import TYPE_CHECKING
 
+from trainmaster.agent.shell import self_fencing
 from trainmaster.contract.wire import ExitCode, JoinRequest, Report
 from trainmaster_operator.control.fleet import Refused
 
@@ -29,10 +30,14 @@ class SimReporter:
         self._sent_at: float | None = None  # the report that isn't answered yet
         self._failed: tuple[float, bool] | None = None  # the last one was not: when it was sent; it was refused
         self._dropping = False
+        self._renewed_at = 0.0  # when the last request was sent that was answered
         self._talks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to join and to report."""
+        """Begin to join and to report; the agent of a script also ends when it has reached nobody for too long."""
+        self._renewed_at = self._agent.world.clock.monotonic()
+        if self._agent.world.workload.script:
+            self._agent.world.spawn(self._keep_lease())
         self._talks = [self._agent.world.spawn(self._join()), self._agent.world.spawn(self._report())]
 
     def close(self) -> None:
@@ -53,6 +58,19 @@ class SimReporter:
         if self._failed is not None and self._failed[0] >= since:
             return not self._failed[1] or now - since >= silence_s
         return self._sent_at is not None and now - max(self._sent_at, since) >= silence_s
+
+    async def _keep_lease(self) -> None:
+        """Look as `trainmaster.agent.shell.self_fencing` does, with its numbers."""
+        agent = self._agent
+        while agent.alive:
+            await asyncio.sleep(self_fencing.LOOK_S)
+            if (asked_at := agent.world.clock.monotonic()) - self._renewed_at < self_fencing.LEASE_S:
+                continue
+            if agent.world.reaches_api(agent):
+                self._renewed_at = asked_at
+                continue
+            await asyncio.sleep(self_fencing.CONNECT_S)
+            agent.die(ExitCode.FENCED, "neither an operator nor the API server was reached")
 
     async def _join(self) -> None:
         while self._agent.alive:
@@ -94,14 +112,17 @@ class SimReporter:
 
     async def _exchange(self, message: JoinRequest | Report) -> bool | None:
         """Whether the operator has taken it; None: nobody answered."""
+        sent_at = self._agent.world.clock.monotonic()
         try:
             directive = await self._agent.world.send(self._agent, self._token, message)
         except Refused as refused:
+            self._renewed_at = max(self._renewed_at, sent_at)
             if refused.status == 410:
                 self._agent.die(0, "it is stale")
             return False
         except ConnectionError:
             return None
+        self._renewed_at = max(self._renewed_at, sent_at)
         if self._agent.alive:
             self._agent.obey(directive)
         return True

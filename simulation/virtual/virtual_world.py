@@ -242,6 +242,10 @@ class World:
             raise ConnectionError("the reply was lost")
         return directive
 
+    def reaches_api(self, agent: SimAgent) -> bool:
+        """Whether the API server would take a connection from this agent."""
+        return not agent.cut_off and self.clock.monotonic() >= self.outage_until
+
     def _leader_or(self, reached: OperatorProcess) -> OperatorProcess:
         """One that doesn't lead knows who does, and sends agents there (421)."""
         if reached.leads:

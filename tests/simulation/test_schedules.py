@@ -19,6 +19,7 @@ from simulation.schedule_runs.simulated_run import Outcome, run_schedule, run_se
 from simulation.virtual.virtual_storage import Checkpoint, Fenced, Storage
 from simulation.virtual.virtual_world import Workload
 from trainmaster.contract.wire import Cause
+from trainmaster_operator.planning.placement import replaced_pods
 from trainmaster_operator.runtime.operator import default_policies
 
 FOUND = Path(__file__).parent / "found"
@@ -134,6 +135,22 @@ def test_nobody_tells_of_the_end_of_a_pod_whose_node_is_dead_before_the_node_is_
     assert not outcome.violations, told(outcome)
     assert phases == ["Running"]
     assert [(r.cause, r.rung.value) for r in outcome.status.recoveries] == [("NodeLost", "free")]
+
+
+@pytest.mark.parametrize("seconds", [25.0, 60.0])
+def test_a_script_on_a_lost_node_ends_its_ranks_before_those_of_the_next_round_step(seconds):
+    schedule = Schedule("a script on a lost node", Workload(replicas=1, steps=400, script=True))
+    outcome = run_schedule(replace(schedule, faults=(Fault("lose-node", 20, 0.0, seconds, number=0),)))
+    assert not outcome.violations, told(outcome)
+    assert outcome.status.round == 2
+
+
+def test_the_simulator_notices_an_operator_that_removes_a_script_from_a_lost_node_too_early(monkeypatch):
+    monkeypatch.setattr(replaced_pods, "SCRIPT_FORCE_AFTER_S", 5.0)
+    monkeypatch.setattr(replaced_pods, "LOST_FOR_S", 0.0)
+    schedule = Schedule("a script on a lost node", Workload(replicas=1, steps=400, script=True))
+    outcome = run_schedule(replace(schedule, faults=(Fault("lose-node", 20, 0.0, 60.0, number=0),)))
+    assert outcome.violations == ["ranks of round 1 still step beside those of round 2"]
 
 
 def test_ranks_that_die_before_their_agent_has_opened_the_next_store_start_again():
