@@ -20,6 +20,7 @@ from simulation.virtual.virtual_storage import Storage
 from trainmaster.contract.wire import Directive, JoinRequest, Report, StoreAddress
 from trainmaster_operator.api.api_group import API_VERSION
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
+from trainmaster_operator.control.fleet import Refused
 from trainmaster_operator.local.api_server.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.status_mapping import read_status
@@ -236,10 +237,16 @@ class World:
         await asyncio.sleep(self._chance.uniform(0.0002, 0.003))
         if self.operator is None or agent.cut_off or not agent.alive:
             raise ConnectionError("nobody answers")
-        directive = await self._leader_or(self.operator).send(token, message)
+        refused: Refused | None = None
+        try:
+            directive = await self._leader_or(self.operator).send(token, message)
+        except Refused as error:
+            refused = error
         await asyncio.sleep(self._chance.uniform(0.0002, 0.003))
         if agent.cut_off:
             raise ConnectionError("the reply was lost")
+        if refused is not None:
+            raise refused
         return directive
 
     def reaches_api(self, agent: SimAgent) -> bool:

@@ -19,6 +19,7 @@ from simulation.schedule_runs.simulated_run import Outcome, run_schedule, run_se
 from simulation.virtual.virtual_storage import Checkpoint, Fenced, Storage
 from simulation.virtual.virtual_world import Workload
 from trainmaster.contract.wire import Cause
+from trainmaster_operator.cluster.port import JOB
 from trainmaster_operator.planning.placement import replaced_pods
 from trainmaster_operator.runtime.operator import default_policies
 
@@ -118,6 +119,23 @@ def test_a_late_writer_of_an_old_round_leaves_an_orphan_that_nobody_resumes_from
     assert not outcome.violations, told(outcome)
     assert outcome.status.round == 2
     assert any("is given up: a newer round owns the storage" in line for line in outcome.log)
+
+
+def test_an_agent_that_is_cut_off_does_not_hear_that_it_is_refused():
+    alive = []
+
+    async def delete_unheard(world):
+        await world.until_step(5)
+        (agent,) = world.kubelet.living()
+        agent.cut_off = True
+        world.store.delete(JOB, world.namespace, world.name)
+        await asyncio.sleep(5.0)
+        alive.append(agent.alive)
+        agent.cut_off = False
+
+    outcome = simulate("cut off", Workload(replicas=1, steps=100), delete_unheard)
+    assert not outcome.violations, told(outcome)
+    assert alive == [True]
 
 
 def test_nobody_tells_of_the_end_of_a_pod_whose_node_is_dead_before_the_node_is_back():
