@@ -139,7 +139,7 @@ class SimRound:
             await self._wait(0.05)
             waited += 0.05
         self._phase("LOAD")
-        found = world.storage.open_round(self.number)
+        found = world.storage.newest() if limits.script else world.storage.open_round(self.number)
         self.resumed = self.step = found.step if found else 0
         world.note(f"round {self.number} resumes at {self.step}")
         if not limits.script:
@@ -164,7 +164,7 @@ class SimRound:
     def _save(self) -> Upload:
         upload = Upload(self.world, Checkpoint(self.number, self.step), self._agents(), self._chance.uniform(0.05, 0.8))
         if self.world.workload.script:
-            self.world.storage.manifests[upload.checkpoint] = None  # in the step itself, by rank 0
+            self.world.storage.write_over(upload.checkpoint)  # in the step itself, by rank 0
         self.world.uploads[upload] = None
         self.world.spawn(upload.run())
         return upload

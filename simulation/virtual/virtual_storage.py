@@ -31,9 +31,9 @@ class Storage:
         return max(self.lineage, default=0)
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint on the chain."""
+        """The newest checkpoint on the chain; of a script, which has no lineage: what was written last."""
         if not self.lineage:
-            return None
+            return next(reversed(self.manifests), None)
         own = [c for c in self.manifests if c.round == self.newest_round]
         return max(own) if own else self.lineage[self.newest_round]
 
@@ -43,6 +43,11 @@ class Storage:
             raise Fenced(f"round {self.newest_round} owns the storage")
         self.lineage[round] = found = self.newest()
         return found
+
+    def write_over(self, checkpoint: Checkpoint) -> None:
+        """A script writes its own file, whoever has written it last."""
+        self.manifests.pop(checkpoint, None)
+        self.manifests[checkpoint] = None
 
     def broken(self) -> list[str]:
         """What is wrong with the chain."""

@@ -142,6 +142,8 @@ class World:
         self.on_step: dict[int, list[asyncio.Event]] = {}
         self.highest_step = 0
         self.newest_round = 0  # that has stepped
+        self._jobs: list[str] = []  # uids, in the order of their creation
+        self._newest = (0, 0)  # job and round that have stepped
         self.granted: dict[int, None] = {}  # rounds that agents opened by themselves
         self.removed_pods = False  # by force, by a person: then processes may live on that nobody knows of
         self._on_event: dict[int, asyncio.Event] = {}
@@ -180,7 +182,7 @@ class World:
     # -- the job
 
     def create_job(self) -> None:
-        self.store.create(JOB, self.workload.job())
+        self._jobs.append(self.store.create(JOB, self.workload.job())["metadata"]["uid"])
 
     def job(self) -> Object | None:
         try:
@@ -306,9 +308,12 @@ class World:
         meeting.join(rank)
 
     def stepped(self, round: int, step: int, agents: list[SimAgent]) -> None:
-        if round < self.newest_round and not (self.removed_pods if self.workload.script else self._lost(agents)):
-            self.violation(f"ranks of round {round} still step beside those of round {self.newest_round}")
-        self.newest_round = max(self.newest_round, round)
+        job = self._jobs.index(agents[0].identity.job_uid)
+        if (job, round) < self._newest and not (self.removed_pods if self.workload.script else self._lost(agents)):
+            whose = "" if job == self._newest[0] else " of an earlier job"
+            self.violation(f"ranks of round {round}{whose} still step beside those of round {self._newest[1]}")
+        self._newest = max(self._newest, (job, round))
+        self.newest_round = self._newest[1]
         self.highest_step = max(self.highest_step, step)
         for at in [at for at in self.on_step if at <= step]:
             for event in self.on_step.pop(at):

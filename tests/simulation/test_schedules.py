@@ -21,6 +21,7 @@ from simulation.virtual.virtual_world import Workload
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.cluster.port import JOB
 from trainmaster_operator.planning.placement import replaced_pods
+from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
 from trainmaster_operator.runtime.operator import default_policies
 
 FOUND = Path(__file__).parent / "found"
@@ -169,6 +170,29 @@ def test_the_simulator_notices_an_operator_that_removes_a_script_from_a_lost_nod
     schedule = Schedule("a script on a lost node", Workload(replicas=1, steps=400, script=True))
     outcome = run_schedule(replace(schedule, faults=(Fault("lose-node", 20, 0.0, 60.0, number=0),)))
     assert outcome.violations == ["ranks of round 1 still step beside those of round 2"]
+
+
+RECREATED = Schedule(
+    "a script is created again while one of its pods can't be reached",
+    Workload(replicas=1, steps=200, script=True),
+    (
+        Fault("kill-pod", 5, 0.0, 1.0, number=0),
+        Fault("cut-agent-off", 40, 0.0, 25.0, number=0),
+        Fault("recreate-job", 40, 0.5, 2.0, number=0),
+    ),
+)
+
+
+def test_no_storage_keeps_a_script_that_is_created_again_from_its_first_round():
+    outcome = run_schedule(RECREATED)
+    assert not outcome.violations, told(outcome)
+    assert outcome.status.round == 1
+
+
+def test_the_simulator_notices_a_script_that_starts_beside_its_predecessor_of_the_same_name(monkeypatch):
+    monkeypatch.setattr(PodWrites, "_await_predecessor", lambda self, record: None)
+    outcome = run_schedule(RECREATED)
+    assert outcome.violations == ["ranks of round 2 of an earlier job still step beside those of round 1"]
 
 
 def test_ranks_that_die_before_their_agent_has_opened_the_next_store_start_again():
