@@ -118,7 +118,7 @@ class SimReporter:
         except Refused as refused:
             self._renewed_at = max(self._renewed_at, sent_at)
             if refused.status == 410:
-                self._agent.die(0, "it is stale")
+                self._agent.die(ExitCode.FENCED, "it is stale", told=True)
             return False
         except ConnectionError:
             return None

@@ -18,7 +18,7 @@ from simulation.schedule_runs.schedule import Schedule
 from simulation.schedule_runs.simulated_run import Outcome, run_schedule, run_seed, simulate
 from simulation.virtual.virtual_storage import Checkpoint, Fenced, Storage
 from simulation.virtual.virtual_world import Workload
-from trainmaster.contract.wire import Cause
+from trainmaster.contract.wire import Cause, ExitCode
 from trainmaster_operator.cluster.port import JOB
 from trainmaster_operator.planning.placement import replaced_pods
 from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
@@ -137,6 +137,17 @@ def test_an_agent_that_is_cut_off_does_not_hear_that_it_is_refused():
     outcome = simulate("cut off", Workload(replicas=1, steps=100), delete_unheard)
     assert not outcome.violations, told(outcome)
     assert alive == [True]
+
+
+def test_an_agent_whose_job_is_gone_ends_with_the_exit_code_of_a_fence():
+    async def delete(world):
+        await world.until_step(5)
+        world.store.delete(JOB, world.namespace, world.name)
+
+    outcome = simulate("deleted", Workload(replicas=1), delete)
+    assert not outcome.violations, told(outcome)
+    (end,) = [words for _, words in outcome.noted if "job-worker-0-0 ends" in words]
+    assert end == f"job-worker-0-0 ends with {ExitCode.FENCED} it is stale"
 
 
 def test_nobody_tells_of_the_end_of_a_pod_whose_node_is_dead_before_the_node_is_back():
