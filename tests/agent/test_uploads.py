@@ -114,6 +114,25 @@ class Storage:
         return {**step, "manifest_sha256": "", "error": error, "why": self.why, "stored": False}
 
 
+def test_the_newest_checkpoint_stays_known_whatever_ends_or_fails_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(monkeypatch)
+
+    async def scenario() -> None:
+        told = Told()
+        uploads = Uploads(told, pause_s=(10.0, 10.0))
+        assert uploads.newest_saved is None
+        for at, (step, round, error) in enumerate([(7, 1, ""), (9, 2, ""), (8, 1, ""), (10, 2, "no space left")]):
+            storage.error = error
+            submit(uploads, step, round=round)
+            await told.until(at + 1)
+        newest = uploads.newest_saved
+        assert newest is not None
+        assert (newest.round, newest.step, newest.error) == (2, 9, "")
+        uploads.close()
+
+    asyncio.run(scenario())
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 1000.0

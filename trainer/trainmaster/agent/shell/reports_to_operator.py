@@ -179,7 +179,9 @@ class Reporter:
             s.events = []
             records = s.uploads.take_records()
             software = {} if self._told_software else s.software
-            report = dataclasses.replace(self._compose(), events=events, inventory=records, software=software)
+            report = self._compose()
+            inventory = [*records, *(record for record in report.inventory if record not in records)]
+            report = dataclasses.replace(report, events=events, inventory=inventory, software=software)
             sent_at = self._sent_at = time.monotonic()
             self._exchange = asyncio.ensure_future(self._report.report(report, report_timeout_s(interval)))
             try:
@@ -220,6 +222,8 @@ class Reporter:
             "next_store": s.stores.next_address,
             "warming": s.warming,
             "upload": s.uploads.trouble(),
+            # Told each time: a leader that dies before it writes what it has heard takes it along.
+            "inventory": [s.uploads.newest_saved] if s.uploads.newest_saved is not None else [],
             "draining_s": max(s.draining_until - time.monotonic(), 0.0) if s.draining_until is not None else None,
         }
         if round is None:

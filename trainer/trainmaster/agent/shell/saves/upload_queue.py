@@ -89,6 +89,7 @@ class Uploads:
         self._changed = changed
         self._clock = clock
         self._first_pause_s, self._longest_pause_s = pause_s
+        self.newest_saved: CheckpointRecord | None = None  # of the checkpoints that this agent has completed
         self._records: list[CheckpointRecord] = []
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload")
         self._open: list[_Upload] = []
@@ -312,7 +313,11 @@ class Uploads:
 
     def _record(self, upload: _Upload, error: str, manifest: str = "", *, cascade: bool = False) -> None:
         seconds = round(self._clock() - upload.staged_at, 3) if manifest else 0.0
-        self._records.append(CheckpointRecord(upload.step, upload.round, "storage", manifest, error, cascade, seconds))
+        record = CheckpointRecord(upload.step, upload.round, "storage", manifest, error, cascade, seconds)
+        self._records.append(record)
+        known = self.newest_saved
+        if not error and (known is None or (record.round, record.step) > (known.round, known.step)):
+            self.newest_saved = record
 
     def _update_idle(self) -> None:
         if self.under_way or self._giving_back:
