@@ -218,6 +218,9 @@ def _check_end(world: World, fails_with: str) -> None:
         newest = world.storage.newest()
         if newest is None or newest != Checkpoint(status.round, world.workload.steps):
             world.violation(f"it succeeded in round {status.round}, but the newest checkpoint is {newest}")
+        known = status.checkpoint
+        if not world.workload.script and (known is None or Checkpoint(known.round, known.step) != newest):
+            world.violation(f"the newest checkpoint is {newest}, but the status names {known}")
     for condition in status.conditions:
         if condition.type == "ReconcileError":
             world.violation(f"ReconcileError: {condition.message}")

@@ -84,7 +84,7 @@ class SimAgent:
         self._stop_bound = False
         self._stop_passed: int | None = None
         self._resumed: int | None = None
-        self._inventory: list[CheckpointRecord] = []
+        self._newest_saved: Checkpoint | None = None
         self.interval_s = 0.5
         self._draining_until: float | None = None
         self._asked_at: float | None = None  # since when stacks are looked at
@@ -144,7 +144,8 @@ class SimAgent:
             self._reporter.news.set()
 
     def stored(self, checkpoint: Checkpoint) -> None:
-        self._inventory = [CheckpointRecord(checkpoint.step, checkpoint.round, "storage")]
+        """Tell of it in each report until there is a newer one: uploads may end in another order than they began."""
+        self._newest_saved = checkpoint if self._newest_saved is None else max(self._newest_saved, checkpoint)
         self._reporter.news.set()
 
     def lose_store(self) -> None:
@@ -218,7 +219,12 @@ class SimAgent:
         """Return what this agent reports to the leader now."""
         if self._retired:
             return Report(
-                self.identity, round=0, epoch=self._epoch, next_store=self._offer(), draining_s=self._draining_s()
+                self.identity,
+                round=0,
+                epoch=self._epoch,
+                next_store=self._offer(),
+                inventory=self._inventory(),
+                draining_s=self._draining_s(),
             )
         now = self.world.clock.monotonic()
         verdict = self._verdict
@@ -252,7 +258,7 @@ class SimAgent:
             done=bool(codes) and all(code == ExitCode.OK for code in codes),
             next_store=self._offer(),
             store_lost=self._used_store is not None and not self._used_store.alive,
-            inventory=self._inventory,
+            inventory=self._inventory(),
             stop_ack=None if passed is not None else self._stop_at,
             stop_passed=passed,
             resumed_step=self._resumed,
@@ -269,6 +275,10 @@ class SimAgent:
             step=max(rank.step for rank in self.ranks),
             resumed=self._resumed,
         )
+
+    def _inventory(self) -> list[CheckpointRecord]:
+        newest = self._newest_saved
+        return [] if newest is None else [CheckpointRecord(newest.step, newest.round, "storage")]
 
     def _draining_s(self) -> float | None:
         if self._draining_until is None:

@@ -241,8 +241,10 @@ class Upload:
             if all(agent.alive for agent in self.agents):
                 storage.manifests[self.checkpoint] = None
                 storage.begun.pop(self.checkpoint, None)
+                # The agent whose shard comes last writes the manifest, and it alone tells of the checkpoint.
+                self.agents[self.checkpoint.step % len(self.agents)].stored(self.checkpoint)
                 for agent in self.agents:
-                    agent.stored(self.checkpoint)
+                    agent.report_at_once()
         finally:
             self.over = True
             del self.world.uploads[self]

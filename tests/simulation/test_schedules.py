@@ -20,6 +20,7 @@ from simulation.virtual.virtual_storage import Checkpoint, Fenced, Storage
 from simulation.virtual.virtual_world import Workload
 from trainmaster.contract.wire import Cause, ExitCode
 from trainmaster_operator.cluster.port import JOB
+from trainmaster_operator.control import fleet
 from trainmaster_operator.planning.placement import replaced_pods
 from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
 from trainmaster_operator.runtime.operator import default_policies
@@ -86,6 +87,12 @@ def test_the_simulator_notices_an_operator_that_forgets_to_replace_a_pod():
 
     outcome = simulate("forgetful", Workload(), kill_a_pod, policies=replace(policies, plan=forgetful), longest_s=60)
     assert any("has not ended" in violation for violation in outcome.violations)
+
+
+def test_the_simulator_notices_a_status_that_does_not_name_the_newest_checkpoint(monkeypatch):
+    monkeypatch.setattr(fleet, "newest_checkpoint", lambda known, inventory: None)
+    outcome = simulate("unheard", Workload(steps=8), lambda world: asyncio.sleep(0))
+    assert outcome.violations == [f"the newest checkpoint is {Checkpoint(1, 8)}, but the status names None"]
 
 
 def test_the_simulator_notices_a_checkpoint_off_the_chain():
