@@ -75,7 +75,7 @@ class SimAgent:
         self._unconfirmed = False  # this round was opened by the grant, and no leader has published it
         self._epoch = 0
         self._tag = ""
-        self._keeps_store = self.identity.slot < 2
+        self._keeps_store = False
         self._store: StoreHost | None = None  # open for the next round
         self._used_store: StoreHost | None = None  # of this round, if it is ours
         self._verdict: Verdict | None = None
@@ -92,7 +92,6 @@ class SimAgent:
         self._reporter = SimReporter(self, self._chance)
 
     def start(self) -> None:
-        self._open_store()
         self._reporter.start()
 
     @property

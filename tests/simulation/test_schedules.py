@@ -146,6 +146,19 @@ def test_an_agent_that_is_cut_off_does_not_hear_that_it_is_refused():
     assert alive == [True]
 
 
+def test_an_agent_opens_a_store_only_when_a_leader_has_asked_for_it():
+    unasked = []
+
+    async def look(world):
+        while not world.status().roundStore:
+            unasked.extend(agent.pod for agent in world.kubelet.living() if agent.offered and agent.directive is None)
+            await asyncio.sleep(0.001)
+
+    outcome = simulate("stores", Workload(steps=8), look)
+    assert not outcome.violations, told(outcome)
+    assert unasked == []
+
+
 def test_an_agent_whose_job_is_gone_ends_with_the_exit_code_of_a_fence():
     async def delete(world):
         await world.until_step(5)
