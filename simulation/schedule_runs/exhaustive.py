@@ -2,7 +2,8 @@
 
 An event is whatever is noted of a world: a write of the job's status, a change of a pod, a round's start. The first
 fault is placed at each event of the undisturbed run, the second one at each event that follows in the run that the
-first one has led to; so every point of each recovery is met.
+first one has led to; so every point of each recovery is met. All runs of a scope have one seed: until the second fault
+strikes, its run is the one that it was placed in.
 """
 
 from __future__ import annotations
@@ -72,4 +73,4 @@ def _schedule(scope: int, *placed: tuple[int, int]) -> Schedule:
         for fault, event in placed
     )
     words = ", ".join(f"{FAULTS[fault][0]} {FAULTS[fault][1]} at {event}" for fault, event in placed)
-    return Schedule(f"{name}: {words}", workload, faults)
+    return Schedule(f"{name}: {words}", workload, faults, seed=name)

@@ -21,12 +21,13 @@ class BadSchedule(Exception):
 
 @dataclass(frozen=True)
 class Schedule:
-    """`name` seeds all chance in the world beside the faults."""
+    """`seed` seeds all chance in the world beside the faults; "": the name does."""
 
     name: str
     workload: Workload = field(default_factory=Workload)
     faults: tuple[Fault, ...] = ()
     may_fail: bool = False  # its budget is so small that it may be spent
+    seed: str = ""
 
     @classmethod
     def of_seed(cls, seed: int) -> Schedule:
@@ -99,6 +100,8 @@ class Schedule:
             unknown = sorted({fault.kind for fault in faults} - set(KINDS))
             if unknown:
                 raise BadSchedule(f"no fault is called {unknown[0]}; there are {', '.join(sorted(KINDS))}")
-            return cls(value["name"], Workload(**workload), faults, bool(value["may_fail"]))
+            return cls(
+                value["name"], Workload(**workload), faults, bool(value["may_fail"]), str(value.get("seed", ""))
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadSchedule(f"this is not a schedule: {type(error).__name__}: {error}") from None

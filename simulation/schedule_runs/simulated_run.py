@@ -89,7 +89,7 @@ def run_schedule(schedule: Schedule, policies: Policies | None = None, longest_s
         longest_s = max(longest_s, LONGEST_GROWING_S)
 
     outcome = simulate(
-        schedule.name,
+        schedule.seed or schedule.name,
         schedule.workload,
         script,
         fails_with="budget" if schedule.may_fail else "",
