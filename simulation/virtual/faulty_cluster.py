@@ -49,8 +49,9 @@ def all_but_leases(verb: str, kind: str) -> bool:
 
 
 class FaultyCluster:
-    """`counts(verb, kind)` says which writes are counted and can meet a fault or a crash: by default all but those of
-    leases, which come by the clock. `latency_s`: bounds of the time before and again after a call takes effect.
+    """`counts(verb, kind)` says which writes are counted and can meet a scripted fault or a crash: by default all but
+    those of leases, which come by the clock. Where `uncounted` draws, the others meet faults by their rates too; by
+    default they meet none. `latency_s`: bounds of the time before and again after a call takes effect.
     `late_s`: bounds of a late write's or event's delay. `lag`: how many changes a stale list misses; it needs an inner
     cluster with `list_before`, over others no list is stale.
     """
@@ -64,6 +65,7 @@ class FaultyCluster:
         script: Iterable[Scripted] = (),
         crash: CrashPoint | None = None,
         counts: Callable[[str, str], bool] = all_but_leases,
+        uncounted: random.Random | None = None,
         latency_s: tuple[float, float] = (0.0, 0.0),
         lag: int = 3,
         late_s: tuple[float, float] = (0.01, 5.0),
@@ -78,6 +80,7 @@ class FaultyCluster:
         self.late_s = late_s
         self.written: list[str] = []  # "verb kind namespace/name" of each counted write
         self._counts = counts
+        self._uncounted = uncounted
         self._script = {(s.stream, s.number): s.fault for s in script}
         self._lists = 0
         self._events = 0
@@ -250,16 +253,20 @@ class FaultyCluster:
 
     async def _write(self, verb: str, kind: str, name: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._alive()
-        if not self._counts(verb, kind):
-            await self._travel()
-            result = await call()
-            await self._travel()
-            return result
-        self.written.append(f"{verb} {kind} {name}")
-        number = self.writes
-        fault = self._draw("write", number, self.rates.of_writes)
+        if self._counts(verb, kind):
+            self.written.append(f"{verb} {kind} {name}")
+            fault = self._draw("write", self.writes, self.rates.of_writes)
+            return await self._send(verb, kind, call, fault, self.writes)
+        fault = _chosen(self._uncounted.random(), self.rates.of_writes) if self._uncounted is not None else None
+        return await self._send(verb, kind, call, fault)
+
+    async def _send(
+        self, verb: str, kind: str, call: Callable[[], Coroutine[Any, Any, T]], fault: Fault | None, number: int = 0
+    ) -> T:
+        """`number`: of a write that counts."""
         await self._travel()
-        self._crash_at(number, "before")
+        if number:
+            self._crash_at(number, "before")
         if fault is Fault.FAIL:
             raise Unavailable(f"injected: {verb} {kind} failed")
         if fault is Fault.THROTTLE:
@@ -270,7 +277,8 @@ class FaultyCluster:
             self._land_later(call)
             raise Unavailable(f"injected: {verb} {kind} is still under way")
         result = await call()
-        self._crash_at(number, "after")
+        if number:
+            self._crash_at(number, "after")
         await self._travel()
         if fault is Fault.LOSE:
             raise Unavailable(f"injected: the reply to {verb} {kind} was lost")
@@ -305,11 +313,7 @@ class FaultyCluster:
         drawn = self.chance.random()  # always, so that a script doesn't shift what the seed gives
         if scripted := self._script.get((stream, number)):
             return scripted
-        for fault, rate in rates:
-            if drawn < rate:
-                return fault
-            drawn -= rate
-        return None
+        return _chosen(drawn, rates)
 
     async def _travel(self) -> None:
         """One way between client and server. Raises when the client is dead or the server away."""
@@ -338,6 +342,14 @@ class FaultyCluster:
 
 class _OrderlyEnd(Exception):
     """The server ends a stream."""
+
+
+def _chosen(drawn: float, rates: Iterable[tuple[Fault, float]]) -> Fault | None:
+    for fault, rate in rates:
+        if drawn < rate:
+            return fault
+        drawn -= rate
+    return None
 
 
 def _passes(event: WatchEvent, held: WatchEvent) -> bool:

@@ -78,6 +78,7 @@ class OperatorProcess:
             rates=world.rates,
             latency_s=world.latency_s,
             counts=lambda verb, kind: kind not in (LEASE, EVENT),
+            uncounted=world.chance(f"{self.name}'s leases and events"),
         )
         self.cluster.process = self
         self.first = number == 1

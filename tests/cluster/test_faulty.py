@@ -85,6 +85,21 @@ def test_a_write_meets_its_fault_once(fault: Fault, error: type[ApiError], store
     asyncio.run(run())
 
 
+def test_a_lease_meets_faults_where_they_are_drawn_for_writes_that_do_not_count() -> None:
+    async def run() -> None:
+        memory = MemoryCluster()
+        calm = FaultyCluster(memory, random.Random(0), rates=Rates(fail=1.0))
+        await calm.create(LEASE, lease("space", "a"))
+        crash = CrashPoint(1, "before")
+        harsh = FaultyCluster(memory, random.Random(0), rates=Rates(fail=1.0), crash=crash, uncounted=random.Random(0))
+        with pytest.raises(Unavailable):
+            await harsh.create(LEASE, lease("space", "b"))
+        assert (harsh.writes, harsh.crashed) == (0, False)
+        assert [obj["metadata"]["name"] for obj in (await memory.list(LEASE)).items] == ["a"]
+
+    asyncio.run(run())
+
+
 def test_a_late_write_lands_after_the_client_has_given_up() -> None:
     async def run() -> None:
         memory = MemoryCluster()

@@ -16,6 +16,7 @@ import trainmaster_operator
 from simulation.faults.random_faults import KINDS, Fault, inject
 from simulation.schedule_runs.schedule import Schedule
 from simulation.schedule_runs.simulated_run import Outcome, run_schedule, run_seed, simulate
+from simulation.virtual.cluster_faults import Rates
 from simulation.virtual.virtual_storage import Checkpoint, Fenced, Storage
 from simulation.virtual.virtual_world import Workload
 from trainmaster.contract.wire import Cause, ExitCode
@@ -72,6 +73,22 @@ def test_a_job_survives_each_kind_of_fault_at_its_start_middle_and_end(kind):
         fault = Fault(kind, step, 0.05, seconds, number=step)
         outcome = simulate(f"{kind} {step}", Workload(steps=15, save_every=4), lambda world, f=fault: inject(world, f))
         assert not outcome.violations, f"{fault}\n{told(outcome)}"
+
+
+def test_an_operator_whose_writes_all_fail_loses_its_lease():
+    leads = []
+
+    async def refuse_all_writes(world):
+        await world.until_step(5)
+        first = world.operator
+        world.set_weather(Rates(conflict=1.0))
+        await asyncio.sleep(15.0)
+        leads.append(first.leads)
+        world.set_weather(Rates())
+
+    outcome = simulate("no writes", Workload(steps=200), refuse_all_writes)
+    assert not outcome.violations, told(outcome)
+    assert leads == [False]
 
 
 def test_the_simulator_notices_an_operator_that_forgets_to_replace_a_pod():
