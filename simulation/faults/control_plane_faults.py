@@ -8,7 +8,7 @@ from typing import Any
 from simulation.faults.simulated_fault import Fault
 from simulation.faults.workload_faults import Act
 from simulation.virtual.cluster_faults import CrashPoint, Rates
-from simulation.virtual.virtual_world import World
+from simulation.virtual.virtual_world import LATENCY_S, World
 from trainmaster_operator.cluster.port import LEASE, POD, Forbidden, NotFound, Object
 
 
@@ -66,7 +66,7 @@ async def _clock_jump(world: World, fault: Fault) -> None:
 
 
 async def _api_outage(world: World, fault: Fault) -> None:
-    world.outage_until = world.clock.monotonic() + fault.seconds
+    world.outage_until = max(world.outage_until, world.clock.monotonic() + fault.seconds)
     if world.operator is not None:
         await world.operator.cluster.outage(fault.seconds)
 
@@ -111,10 +111,9 @@ async def _weather(world: World, fault: Fault, **rates: float) -> None:
 
 
 async def _slow_api(world: World, fault: Fault) -> None:
-    before = world.latency_s
     world.set_weather(latency_s=(0.05, 0.6))
     await asyncio.sleep(fault.seconds)
-    world.set_weather(latency_s=before)
+    world.set_weather(latency_s=LATENCY_S)
 
 
 async def _break_watches(world: World, fault: Fault) -> None:
@@ -142,7 +141,8 @@ async def _refuse_pods(world: World, fault: Fault) -> None:
 
     world.store.admission = refuse
     await asyncio.sleep(fault.seconds)
-    world.store.admission = None
+    if world.store.admission is refuse:
+        world.store.admission = None
 
 
 KINDS: dict[str, Act] = {

@@ -91,6 +91,33 @@ def test_an_operator_whose_writes_all_fail_loses_its_lease():
     assert leads == [False]
 
 
+@pytest.mark.parametrize(
+    ("kinds", "seconds"),
+    [(("slow-api", "slow-api"), 5.0), (("refuse-pods", "dead-webhook"), 25.0), (("api-outage", "api-outage"), 1.0)],
+)
+def test_faults_that_overlap_end_each_by_itself(kinds, seconds):
+    longer = {}
+
+    async def overlap(world):
+        before = world.latency_s
+        await world.until_step(5)
+        world.spawn(inject(world, Fault(kinds[0], 0, 0.0, 4.0, number=0)))
+        await asyncio.sleep(1.0)
+        world.spawn(inject(world, Fault(kinds[1], 0, 0.0, seconds, number=0)))
+        await asyncio.sleep(4.0)
+        longer["webhook"] = world.store.admission is not None
+        longer["outage"] = world.outage_until
+        await asyncio.sleep(25.0)
+        assert world.latency_s == before
+        assert world.store.admission is None
+
+    outcome = simulate("overlap", Workload(steps=300), overlap)
+    assert not outcome.violations, told(outcome)
+    assert longer["webhook"] == ("dead-webhook" in kinds)
+    began = [at for at, words in outcome.noted if "FAULT" in words]
+    assert longer["outage"] == (began[0] + 4.0 if "api-outage" in kinds else 0.0)
+
+
 def test_the_simulator_notices_an_operator_that_forgets_to_replace_a_pod():
     policies = default_policies()
 
