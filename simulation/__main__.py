@@ -71,15 +71,15 @@ def _parser() -> argparse.ArgumentParser:
     growing.add_argument("seeds", metavar="A:B", type=_seeds, help="schedules A to B-1; or a single one")
     verb("crashes", "kill the operator at each write of each scenario")
     small = verb("exhaustive", "place two faults at every event of small jobs")
-    small.add_argument("--stride", type=int, default=1, metavar="N", help="try every Nth second fault (%(default)s)")
+    small.add_argument("--stride", type=_positive, default=1, metavar="N", help="every Nth second fault (%(default)s)")
     hunt = verb("bugs", "find out in how many schedules each of some bugs shows")
-    hunt.add_argument("--most", type=int, default=2000, help="schedules that are tried for a bug (%(default)s)")
+    hunt.add_argument("--most", type=_positive, default=2000, help="schedules that are tried for a bug (%(default)s)")
     long = verb("soak", "run as many random schedules as time allows, over all cores")
     long.add_argument("--seconds", type=float, default=0.0, help="stop after so long; 0: don't")
     long.add_argument("--schedules", type=int, default=100_000, help="stop after so many (%(default)s)")
     long.add_argument("--first", type=int, default=0, help="the first seed")
     long.add_argument("--exhaustive", action="store_true", help="every placement of two faults first")
-    long.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    long.add_argument("--processes", type=_positive, default=os.cpu_count() or 1)
     long.add_argument("--folder", type=Path, default=Path("runs/soak"), help="of what goes wrong (%(default)s)")
     replay = verb("replay", "run a schedule from a file, and show its log")
     replay.add_argument("file", type=Path)
@@ -89,9 +89,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seeds(text: str) -> range:
-    """The seeds of A:B, or the single one of A. Raises ValueError."""
+    """The seeds of A:B, or the single one of A. Raises ValueError; ArgumentTypeError if there is none."""
     first, colon, last = text.partition(":")
-    return range(int(first), int(last) if colon else int(first) + 1)
+    seeds = range(int(first), int(last) if colon else int(first) + 1)
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"invalid seeds {text}: no schedule lies between them; B must be above A")
+    return seeds
+
+
+def _positive(text: str) -> int:
+    """Raises ValueError; ArgumentTypeError for a number below 1."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"invalid number {text}: at least 1 is expected")
+    return number
 
 
 def _read(file: Path) -> Schedule:

@@ -51,3 +51,20 @@ def test_seeds_that_are_no_numbers_are_refused(capsys: pytest.CaptureFixture[str
         main(["seeds", "all"])
     assert end.value.code == 2
     assert "argument A:B: invalid" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["seeds", "9:3"], "argument A:B: invalid seeds 9:3: no schedule lies between them; B must be above A"),
+        (["exhaustive", "--stride", "0"], "argument --stride: invalid number 0: at least 1 is expected"),
+        (["soak", "--processes", "0"], "argument --processes: invalid number 0: at least 1 is expected"),
+    ],
+)
+def test_a_command_that_would_run_nothing_is_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
