@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 from simulation.faults.random_faults import KINDS, ON_A_GROWING_CLUSTER, Fault, edits, refusals, schedule
 from simulation.virtual.autoscaler import Growth
@@ -17,6 +17,20 @@ TIGHT: dict[str, Any] = {"inPlace": 2, "pod": 1, "full": 1, "perCause": 2}
 
 class BadSchedule(Exception):
     """A file that no schedule can be read from."""
+
+
+_TYPES: dict[object, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+
+Part = TypeVar("Part", Workload, Growth, Fault)
+
+
+def _made(kind: type[Part], values: dict[str, Any]) -> Part:
+    """A part of a schedule with these values. Raises BadSchedule for a value of a wrong type, TypeError for others."""
+    for part in fields(kind):
+        known = _TYPES.get(part.type)
+        if known and part.name in values and type(values[part.name]) not in known:
+            raise BadSchedule(f"{part.name} is {json.dumps(values[part.name])}: {part.type} is expected")
+    return kind(**values)
 
 
 @dataclass(frozen=True)
@@ -95,13 +109,13 @@ class Schedule:
                 raise BadSchedule(f"format {value['format']} isn't known here, {FORMAT} is")
             workload = {**value["workload"], "restart_s": tuple(value["workload"]["restart_s"])}
             if growth := workload.get("growth"):
-                workload["growth"] = Growth(**{**growth, "late_s": tuple(growth["late_s"])})
-            faults = tuple(Fault(**fault) for fault in value["faults"])
+                workload["growth"] = _made(Growth, {**growth, "late_s": tuple(growth["late_s"])})
+            faults = tuple(_made(Fault, fault) for fault in value["faults"])
             unknown = sorted({fault.kind for fault in faults} - set(KINDS))
             if unknown:
                 raise BadSchedule(f"no fault is called {unknown[0]}; there are {', '.join(sorted(KINDS))}")
             return cls(
-                value["name"], Workload(**workload), faults, bool(value["may_fail"]), str(value.get("seed", ""))
+                value["name"], _made(Workload, workload), faults, bool(value["may_fail"]), str(value.get("seed", ""))
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadSchedule(f"this is not a schedule: {type(error).__name__}: {error}") from None

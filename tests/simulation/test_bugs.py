@@ -89,3 +89,18 @@ def test_a_fault_that_is_not_known_is_refused_by_name():
     text = Schedule.of_seed(1).to_json().replace('"kind": "', '"kind": "old-')
     with pytest.raises(BadSchedule, match="no fault is called old-"):
         Schedule.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"replicas": 3', '"replicas": "three"', 'replicas is "three": int is expected'),
+        ('"step": 7', '"step": 7.5', "step is 7.5: int is expected"),
+        ('"seconds": 0.0', '"seconds": null', "seconds is null: float is expected"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_refused_by_name(old, new, words):
+    text = (Path(__file__).parent / "a-rank-ends-with-exit-code-3.json").read_text()
+    assert old in text
+    with pytest.raises(BadSchedule, match=words):
+        Schedule.from_json(text.replace(old, new))
