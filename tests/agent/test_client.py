@@ -285,9 +285,7 @@ def test_each_report_tells_of_the_newest_checkpoint_because_a_leader_that_was_to
         supervisor = supervised("http://x")
         supervisor.settings.identity, supervisor.warming = ME, False
         supervisor.stores = SimpleNamespace(next_address=None)
-        supervisor.uploads = SimpleNamespace(
-            take_records=lambda: new.pop(0), newest_saved=record, trouble=lambda: None
-        )
+        supervisor.uploads = SimpleNamespace(take_records=lambda: new.pop(0), newest_saved=record, trouble=lambda: None)
         reporter = Reporter(supervisor)
         reporter._report = SimpleNamespace(report=answer)
         reporter._joined.set()
