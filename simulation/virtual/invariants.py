@@ -35,10 +35,12 @@ class Seen(NamedTuple):
     uid: str
     phase: str = ""
     round: int = 0
-    incarnations: tuple[int, ...] = ()
+    slots: int = 0
+    incarnations: tuple[int, ...] = ()  # Behind those of the slots: the last one of each slot that was given up.
     epoch: int = 0
     highest_step: int = 0
     checkpoint: tuple[int, int] = (0, 0)
+    rungs: tuple[int, ...] = ()
     restarts: int = 0
     failures: int = 0  # Of the restarts, those that failures made: the others are a person's, or cost nothing.
     cause: str = ""
@@ -151,6 +153,8 @@ class Watch:
             self._incidents += (spec["workers"]["replicas"] != size) * 2 + (was_suspended and not self._wishes[0])
             self._incidents += self._wishes[2] != restart
         seen = _read(uid, status)
+        given_up = self._seen.incarnations[len(seen.incarnations) :]
+        seen = seen._replace(incarnations=seen.incarnations + given_up)
         if seen.size < self._seen.size and seen.size < spec["workers"]["replicas"]:
             self._incidents += 1  # it has shrunk by itself, and the restart in which it grows again is no failure
         for words in self._broken(self._seen, seen):
@@ -175,16 +179,19 @@ class Watch:
         granted = sum(old.round < number <= new.round for number in self._world.granted)
         if new.round < old.round:
             wrong.append(f"the round went back from {old.round} to {new.round}")
-        if any(b < a for a, b in zip(old.incarnations, new.incarnations, strict=False)):
-            wrong.append(f"incarnations went back from {old.incarnations} to {new.incarnations}")
+        for slot, (a, b) in enumerate(zip(old.incarnations, new.incarnations[: new.slots], strict=False)):
+            if b < a:
+                wrong.append(f"the incarnation of slot {slot} went back from {a} to {b}")
+            elif b == a and slot >= old.slots:
+                wrong.append(f"slot {slot} came back with incarnation {b}, which it has had")
         if new.epoch < old.epoch:
             wrong.append(f"a leader of epoch {new.epoch} wrote after one of epoch {old.epoch}")
         if new.highest_step < old.highest_step:
             wrong.append(f"the highest step went back from {old.highest_step} to {new.highest_step}")
         if new.checkpoint < old.checkpoint:
             wrong.append(f"the checkpoint went back from {old.checkpoint} to {new.checkpoint}")
-        if new.restarts < old.restarts:
-            wrong.append(f"restarts went back from {old.restarts} to {new.restarts}")
+        if any(b < a for a, b in zip(old.rungs, new.rungs, strict=False)):
+            wrong.append(f"restarts went back from {old.rungs} to {new.rungs}")
         if old.phase in ENDS and new.phase != old.phase:
             wrong.append(f"the phase went back from {old.phase} to {new.phase}")
         if new.restarts > old.restarts + max(1, granted):
@@ -231,14 +238,17 @@ class Watch:
 
 def _read(uid: str, status: JobState) -> Seen:
     checkpoint, failure = status.checkpoint, status.lastFailure
+    incarnations = unpack_counts(status.incarnations)
     return Seen(
         uid,
         status.phase.value,
         status.round,
-        tuple(unpack_counts(status.incarnations)),
+        len(incarnations),
+        tuple(incarnations),
         status.leaderEpoch,
         status.progress.highestStep,
         (checkpoint.round, checkpoint.step) if checkpoint is not None else (0, 0),
+        tuple(status.restarts.model_dump().values()),
         status.restarts.total + status.restarts.free,
         status.restarts.total,
         failure.cause if failure is not None else "",

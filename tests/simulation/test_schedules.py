@@ -133,6 +133,46 @@ def test_the_simulator_notices_an_operator_that_forgets_to_replace_a_pod():
     assert any("has not ended" in violation for violation in outcome.violations)
 
 
+def test_the_simulator_notices_pods_of_a_slot_that_came_back_with_a_number_that_was_used():
+    policies = default_policies()
+
+    def forgetful(spec, status, observed, now):
+        workers = status.workers.model_copy(update={"nextIncarnation": 0})
+        return policies.plan(spec, status.model_copy(update={"workers": workers}), observed, now)
+
+    async def shrink_and_grow(world):
+        await world.until_step(5)
+        for replicas in (1, 3):
+            world.edit_job({"spec": {"workers": {"replicas": replicas}}})
+            await asyncio.sleep(10.0)
+
+    plans = [policies.plan, forgetful]
+    right, wrong = (
+        simulate(
+            "shrink", Workload(steps=200, elastic=True), shrink_and_grow, policies=replace(policies, plan=plan)
+        ).violations
+        for plan in plans
+    )
+    assert right == []
+    assert "slot 1 came back with incarnation 0, which it has had" in wrong
+
+
+def test_the_simulator_notices_a_restart_that_is_counted_as_another_later():
+    policies = default_policies()
+
+    def restless(spec, status, observed, now):
+        decision = policies.plan(spec, status, observed, now)
+        restarts = decision.status.restarts
+        if decision.intent or not restarts.pod:
+            return decision
+        counted = restarts.model_copy(update={"pod": 0, "full": restarts.pod})
+        return replace(decision, status=decision.status.model_copy(update={"restarts": counted}))
+
+    fault = Fault("kill-pod", 5, 0.0, 1.0, number=0)
+    outcome = run_schedule(Schedule("restless", Workload(), (fault,)), replace(policies, plan=restless))
+    assert "restarts went back from (0, 1, 0, 0, 0) to (0, 0, 1, 0, 0)" in outcome.violations
+
+
 def test_the_simulator_notices_a_status_that_does_not_name_the_newest_checkpoint(monkeypatch):
     monkeypatch.setattr(fleet, "newest_checkpoint", lambda known, inventory: None)
     outcome = simulate("unheard", Workload(steps=8), lambda world: asyncio.sleep(0))
