@@ -73,7 +73,7 @@ async def _remove_pod(world: World, fault: Fault) -> None:
     """A person deletes the object by force: its processes may live on."""
     if agent := _agent(world, fault):
         world.watch.incident()
-        world.removed_pods = True
+        world.removed_pods[agent.identity.pod_uid] = None
         _try(lambda: world.store.delete(POD, world.namespace, agent.pod, grace_s=0))
 
 

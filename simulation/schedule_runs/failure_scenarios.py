@@ -92,8 +92,9 @@ async def _remove_a_pod(world: World) -> None:
     """By force: its processes live on for a while."""
     await world.until_step(5)
     world.watch.incident()
-    world.removed_pods = True
-    world.store.delete(POD, world.namespace, of_slot(world, 1).pod, grace_s=0)
+    agent = of_slot(world, 1)
+    world.removed_pods[agent.identity.pod_uid] = None
+    world.store.delete(POD, world.namespace, agent.pod, grace_s=0)
 
 
 async def _cut_an_agent_off(world: World) -> None:

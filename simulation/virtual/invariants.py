@@ -64,7 +64,7 @@ class Watch:
         self._charged: Counter[tuple[str, str]] = Counter()  # (rung, cause) since the job's step last rose
         self._charged_at = 0
         self._wishes: tuple[bool, int, int] = (False, 0, 0)
-        self._ranks: dict[tuple[int, bool, int], SimRank] = {}
+        self._ranks: dict[tuple[str, int, bool, int], SimRank] = {}
         self._on_lost_nodes: dict[str, None] = {}  # uids of pods whose node did not answer at some time
 
     # -- what happened to the job: each may be counted once
@@ -83,7 +83,7 @@ class Watch:
     def rank_joined(self, rank: SimRank) -> None:
         """At most one process that lives is rank n of a round. A leader and the agents may each open one of a number;
         of the two, storage lets one in."""
-        place = (rank.round, rank.agent.grant.minor > 0, rank.rank)
+        place = (rank.agent.identity.job_uid, rank.round, rank.agent.grant.minor > 0, rank.rank)
         other = self._ranks.get(place)
         if other is not None and other is not rank and other.alive:
             self._world.violation(

@@ -145,7 +145,7 @@ class World:
         self._jobs: list[str] = []  # uids, in the order of their creation
         self._newest = (0, 0)  # job and round that have stepped
         self.granted: dict[int, None] = {}  # rounds that agents opened by themselves
-        self.removed_pods = False  # by force, by a person: then processes may live on that nobody knows of
+        self.removed_pods: dict[str, None] = {}  # uids, by force, by a person: their processes may live on unknown
         self._on_event: dict[int, asyncio.Event] = {}
         self._chance = self.chance("world")
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -309,7 +309,7 @@ class World:
 
     def stepped(self, round: int, step: int, agents: list[SimAgent]) -> None:
         job = self._jobs.index(agents[0].identity.job_uid)
-        if (job, round) < self._newest and not (self.removed_pods if self.workload.script else self._lost(agents)):
+        if (job, round) < self._newest and not self._unknown(agents):
             whose = "" if job == self._newest[0] else " of an earlier job"
             self.violation(f"ranks of round {round}{whose} still step beside those of round {self._newest[1]}")
         self._newest = max(self._newest, (job, round))
@@ -319,8 +319,11 @@ class World:
             for event in self.on_step.pop(at):
                 event.set()
 
-    def _lost(self, agents: list[SimAgent]) -> bool:
-        """One of them is out of the operator's reach, or told to end: then a fence alone keeps its ranks harmless."""
+    def _unknown(self, agents: list[SimAgent]) -> bool:
+        """One of them is out of the operator's reach, or told to end: then a fence alone keeps its ranks harmless. A
+        script has no fence: nobody may take its place but where a person has removed its pod by force."""
+        if self.workload.script:
+            return any(agent.identity.pod_uid in self.removed_pods for agent in agents)
         stay = {p["metadata"]["uid"] for p in self.pods() if not p["metadata"].get("deletionTimestamp")}
         return any(agent.cut_off or agent.identity.pod_uid not in stay for agent in agents)
 

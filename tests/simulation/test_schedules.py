@@ -279,12 +279,15 @@ def test_a_script_on_a_lost_node_ends_its_ranks_before_those_of_the_next_round_s
     assert outcome.status.round == 2
 
 
-def test_the_simulator_notices_an_operator_that_removes_a_script_from_a_lost_node_too_early(monkeypatch):
+@pytest.mark.parametrize("earlier", [(), (Fault("remove-pod", 5, 0.0, 1.0, number=0),)])
+def test_the_simulator_notices_an_operator_that_removes_a_script_from_a_lost_node_too_early(monkeypatch, earlier):
+    """Also if a person has removed another pod by force before."""
     monkeypatch.setattr(replaced_pods, "SCRIPT_FORCE_AFTER_S", 5.0)
     monkeypatch.setattr(replaced_pods, "LOST_FOR_S", 0.0)
     schedule = Schedule("a script on a lost node", Workload(replicas=1, steps=400, script=True))
-    outcome = run_schedule(replace(schedule, faults=(Fault("lose-node", 20, 0.0, 60.0, number=0),)))
-    assert outcome.violations == ["ranks of round 1 still step beside those of round 2"]
+    outcome = run_schedule(replace(schedule, faults=(*earlier, Fault("lose-node", 40, 0.0, 60.0, number=0))))
+    last = 2 + len(earlier)
+    assert outcome.violations == [f"ranks of round {last - 1} still step beside those of round {last}"]
 
 
 RECREATED = Schedule(
