@@ -48,7 +48,6 @@ async def _stop_operator(world: World, fault: Fault) -> None:
 async def _pause_operator(world: World, fault: Fault) -> None:
     """What it has sent and what it is told stays under way, perhaps until its lease is another's."""
     if world.operator is not None:
-        world.late_writes = True
         world.operator.cluster.freeze(fault.seconds)
         if fault.number % 2:
             await asyncio.sleep(fault.seconds / 2)

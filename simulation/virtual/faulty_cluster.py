@@ -75,6 +75,7 @@ class FaultyCluster:
         self.rates = rates or Rates()
         self.crash = crash
         self.crashed = False
+        self.lands_late = False  # a write takes effect right now that was held back under way
         self.latency_s = latency_s
         self.lag = lag
         self.late_s = late_s
@@ -264,7 +265,9 @@ class FaultyCluster:
         self, verb: str, kind: str, call: Callable[[], Coroutine[Any, Any, T]], fault: Fault | None, number: int = 0
     ) -> T:
         """`number`: of a write that counts."""
+        sent_at = asyncio.get_running_loop().time()
         await self._travel()
+        held_s = asyncio.get_running_loop().time() - sent_at
         if number:
             self._crash_at(number, "before")
         if fault is Fault.FAIL:
@@ -276,7 +279,7 @@ class FaultyCluster:
         if fault is Fault.LATE:
             self._land_later(call)
             raise Unavailable(f"injected: {verb} {kind} is still under way")
-        result = await call()
+        result = await self._land(call, late=held_s > self.latency_s[1])
         if number:
             self._crash_at(number, "after")
         await self._travel()
@@ -284,11 +287,18 @@ class FaultyCluster:
             raise Unavailable(f"injected: the reply to {verb} {kind} was lost")
         return result
 
+    async def _land(self, call: Callable[[], Coroutine[Any, Any, T]], *, late: bool) -> T:
+        self.lands_late = late
+        try:
+            return await call()
+        finally:
+            self.lands_late = False
+
     def _land_later(self, call: Callable[[], Coroutine[Any, Any, T]]) -> None:
         async def land() -> None:
             await asyncio.sleep(delay_s)
             with suppress(ApiError):  # nobody waits for the answer
-                await call()
+                await self._land(call, late=True)
 
         delay_s = self.chance.uniform(*self.late_s)
         task = asyncio.create_task(land())

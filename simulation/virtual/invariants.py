@@ -65,6 +65,7 @@ class Watch:
         self._charged_at = 0
         self._wishes: tuple[bool, int, int] = (False, 0, 0)
         self._ranks: dict[tuple[str, int, bool, int], SimRank] = {}
+        self._came_late: dict[str, None] = {}  # uids of pods, see `_pod_created`
         self._on_lost_nodes: dict[str, None] = {}  # uids of pods whose node did not answer at some time
 
     # -- what happened to the job: each may be counted once
@@ -111,12 +112,23 @@ class Watch:
         world.note(f"pod {meta['name']} {event.type} {phase}{ending}")
         if _on_a_lost_node(pod):
             self._on_lost_nodes[meta["uid"]] = None
-        if event.type == ADDED and not world.late_writes:
-            place = _place(pod)
-            for other in world.store.list(POD, world.namespace).items:
-                if other is not pod and _place(other) == place and not self._need_not_wait_for(other, pod):
-                    world.violation(f"pod {meta['name']} was created beside {other['metadata']['name']}")
+        if event.type == ADDED:
+            self._pod_created(pod)
         world.kubelet.saw(event)
+
+    def _pod_created(self, pod: Object) -> None:
+        """None stands beside another one of its slot, unless one of the two comes from a request that was held back
+        under way: whoever sent that may be dead, and whoever leads now does not know of it."""
+        world = self._world
+        if any(process.cluster.lands_late for process in world.processes):
+            self._came_late[pod["metadata"]["uid"]] = None
+            return
+        place = _place(pod)
+        for other in world.store.list(POD, world.namespace).items:
+            if other is pod or _place(other) != place or other["metadata"]["uid"] in self._came_late:
+                continue
+            if not self._need_not_wait_for(other, pod):
+                world.violation(f"pod {pod['metadata']['name']} was created beside {other['metadata']['name']}")
 
     def _need_not_wait_for(self, other: Object, pod: Object) -> bool:
         """Whether a pod may be created beside another one of its slot: one of an earlier job, one that has been

@@ -127,7 +127,6 @@ class World:
         self.skew_s = 0.0  # of operators' wall clocks
         self.dies_at: DiesAt | None = None  # a write of the first operator, and whether "before" or "after" it
         self.writes = 0  # of the first operator
-        self.late_writes = False
         self.storage = Storage()
         self.uploads: dict[Upload, None] = {}
         self.kubelet = SimKubelet(self)
@@ -220,7 +219,6 @@ class World:
         """How the API server behaves from now on, to this operator and to those after it."""
         self.rates = rates or self.rates
         self.latency_s = latency_s or self.latency_s
-        self.late_writes = self.late_writes or self.rates.late > 0
         if self.operator is not None:
             self.operator.cluster.rates, self.operator.cluster.latency_s = self.rates, self.latency_s
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from simulation.faults.simulated_fault import Fault
 from simulation.schedule_runs.bug_search import find
 from simulation.schedule_runs.minimise import kind_of, minimise
 from simulation.schedule_runs.schedule import BadSchedule, Schedule
 from simulation.schedule_runs.seeded_bugs import BUGS
 from simulation.schedule_runs.simulated_run import run_schedule
+from simulation.virtual.virtual_world import Workload
 
 FOUND_WITHIN = {
     "create a pod beside the old one": 10,
@@ -48,6 +50,15 @@ def test_a_bug_is_found(bug):
     found = find(bug, FOUND_WITHIN[bug.name])
     assert found.violation
     assert found.schedules <= FOUND_WITHIN[bug.name]
+
+
+@pytest.mark.parametrize("before", ["late-writes", "pause-operator"])
+def test_a_pod_beside_another_is_seen_after_writes_were_late_too(before):
+    bug = next(bug for bug in BUGS if bug.name == "create a pod beside the old one")
+    faults = (Fault(before, 0, 0.0, 0.5, number=0), Fault("delete-pod", 20, 0.0, 1.0, number=0))
+    with bug.made() as policies:
+        outcome = run_schedule(Schedule("late before", Workload(), faults), policies)
+    assert any("was created beside" in violation for violation in outcome.violations)
 
 
 def test_the_docs_tell_within_how_many_schedules():
