@@ -19,6 +19,7 @@ ON_A_GROWING_CLUSTER = (
 )
 MOST = 6
 DEAD_WEBHOOK_SHARE = 0.25  # of schedules
+START_S = 0.03  # from the creation of a job to that of its last pod
 
 
 async def inject(world: World, fault: Fault) -> None:
@@ -50,7 +51,8 @@ def refusals(chance: random.Random, steps: int) -> list[Fault]:
         return []
     step = chance.choice((0, 0, chance.randrange(steps)))
     seconds = round(chance.choice((2.0, 25.0, 25.0)) * chance.uniform(0.6, 1.0), 6)
-    return [Fault("dead-webhook", step, round(0.1 * chance.random(), 6), seconds, chance.randrange(1000))]
+    delay_s = (0.1 if step else START_S) * chance.random()
+    return [Fault("dead-webhook", step, round(delay_s, 6), seconds, chance.randrange(1000))]
 
 
 def _fault(chance: random.Random, kinds: list[str], steps: int) -> Fault:

@@ -91,6 +91,18 @@ def test_an_operator_whose_writes_all_fail_loses_its_lease():
     assert leads == [False]
 
 
+def test_a_webhook_that_is_down_at_the_start_of_a_job_meets_its_first_pods():
+    for seed in range(60):
+        schedule = Schedule.of_seed(seed)
+        down = [fault for fault in schedule.faults if fault.kind == "dead-webhook" and fault.step == 0]
+        if not down:
+            continue
+        outcome = run_schedule(replace(schedule, faults=tuple(down), may_fail=False))
+        assert not outcome.violations, told(outcome)
+        created = [at for at, words in outcome.noted if " ADDED " in words]
+        assert created[-1] > down[0].delay_s + down[0].seconds, f"seed {seed}\n{told(outcome)}"
+
+
 @pytest.mark.parametrize(
     ("kinds", "seconds"),
     [(("slow-api", "slow-api"), 5.0), (("refuse-pods", "dead-webhook"), 25.0), (("api-outage", "api-outage"), 1.0)],
