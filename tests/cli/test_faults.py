@@ -104,6 +104,44 @@ def test_pods_and_the_operator_are_killed_before_the_answer(tmp_path: Path) -> N
     assert told[-1] == "kill-operator could not be done: it is dead already"
 
 
+def test_a_fault_that_could_not_be_done_is_kept_with_the_reason(tmp_path: Path) -> None:
+    async def main() -> list[tuple[str, str]]:
+        server = FaultServer(tmp_path / "f.sock", FAULTS, {"kill-operator": World().kill_operator}, lambda _: None)
+        await server.start()
+        try:
+            await ask(tmp_path / "f.sock", question("fault-0"), question("fault-2"))
+        finally:
+            await server.close()
+        return [(fault["id"], why_not) for fault, why_not in server.undone]
+
+    assert asyncio.run(main()) == [("fault-2", "it is dead already")]
+
+
+def test_the_operator_crashes_once_for_each_crash_and_those_that_wait_are_known(tmp_path: Path) -> None:
+    async def main() -> None:
+        world, trouble = World(), Trouble()
+        troubles = Troublemaker(MemoryStore(), "s", tmp_path, trouble, world.kill_operator)  # type: ignore[arg-type]
+        for writes in (3, 1, 9):
+            await troubles.acts["crash-operator"]({"kind": "crash-operator", "writes": writes}, "")
+        for _ in range(4):
+            await trouble.done("patch", {"kind": POD})
+        assert world.done == ["operator", "operator"]
+        assert [fault["writes"] for fault in troubles.crashes] == [9]
+
+    asyncio.run(main())
+
+
+def test_a_shorter_outage_does_not_end_a_longer_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        trouble = Trouble()
+        acts = Troublemaker(MemoryStore(), "s", tmp_path, trouble, World().kill_operator).acts  # type: ignore[arg-type]
+        for seconds in (3600.0, 1.0):
+            await acts["api-outage"]({"kind": "api-outage", "seconds": seconds}, "")
+        assert trouble.refuses_s > 3000
+
+    asyncio.run(main())
+
+
 def test_nonsense_ends_the_connection_and_fires_nothing(tmp_path: Path) -> None:
     world, told, answers = asked(tmp_path, "not json")
     assert answers == [b""]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from trainmaster_operator.cli.fault_injection.unfired_faults import sentences
+from trainmaster_operator.cli.fault_injection.run_faults import FaultServer
+from trainmaster_operator.cli.fault_injection.unfired_faults import of_run, sentences
 from trainmaster_operator.planning.facts.job_state import JobState, ProgressStatus, Restarts
 
 KILL = {"id": "fault-0", "kind": "kill", "rank": 1, "step": 20, "code": 1}
@@ -48,3 +52,15 @@ def test_a_job_whose_steps_are_not_seen_is_told_what_counts_them(counts: str) ->
 
 def test_nothing_is_said_when_every_fault_fired() -> None:
     assert list(sentences([], ended(40))) == []
+
+
+@pytest.mark.parametrize(("writes", "words"), [(1, "no write"), (3, "fewer than 3 writes")])
+def test_a_fault_that_could_not_be_done_and_a_crash_whose_write_never_came_are_told_too(
+    tmp_path: Path, writes: int, words: str
+) -> None:
+    server = FaultServer(tmp_path / "f.sock", json.dumps([KILL]), {}, lambda _: None)
+    server.undone.append(({**KILL, "kind": "lose-store"}, "no pod hosts the store of the round"))
+    crash = {**KILL, "kind": "crash-operator", "writes": writes}
+    _, undone, late = of_run(server, [crash], ended(40))
+    assert undone == "--fault lose-store:rank=1,step=20 could not be done: no pod hosts the store of the round"
+    assert late == (f"--fault crash-operator:rank=1,step=20 never happened: the operator made {words} after that step")

@@ -94,6 +94,7 @@ class FaultServer:
 
     def __init__(self, path: Path, encoded: str, acts: Mapping[str, Act], fired: Callable[[str], None]) -> None:
         self.path = path
+        self.undone: list[tuple[Fault, str]] = []  # Faults that could not be done, each with the reason.
         self._waiting: dict[str, Fault] = {f["id"]: f for f in json.loads(encoded)} if encoded else {}
         self._acts = acts
         self._fired = fired
@@ -133,5 +134,6 @@ class FaultServer:
         self._fired(f"{fault['kind']}, asked for on rank {question['rank']} in step {asked}, {after}")
         act = self._acts.get(fault["kind"])
         if act is not None and (why_not := await act(fault, question["pod"])):
+            self.undone.append((fault, why_not))
             self._fired(f"{fault['kind']} could not be done: {why_not}")
         return True

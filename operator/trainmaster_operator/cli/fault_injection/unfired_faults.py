@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from trainmaster_operator.cli.fault_injection.run_faults import Fault
+from trainmaster_operator.cli.fault_injection.run_faults import Fault, FaultServer
 from trainmaster_operator.planning.facts.counted_nouns import counted
 from trainmaster_operator.planning.facts.job_state import JobState
 
@@ -12,11 +12,24 @@ EXIT_CODE = 3
 """Exit code of a run that succeeded although a requested fault never happened."""
 
 
+def of_run(faults: FaultServer, crashes: Iterable[Fault], status: JobState) -> Iterator[str]:
+    """Yield the same for all faults of a run. `crashes`: crashes of the operator whose write did not come."""
+    yield from sentences(faults.waiting, status)
+    for fault, why_not in faults.undone:
+        yield f"--fault {_name(fault)} could not be done: {why_not}"
+    for fault in crashes:
+        writes = "no write" if fault["writes"] == 1 else f"fewer than {fault['writes']} writes"
+        yield f"--fault {_name(fault)} never happened: the operator made {writes} after that step"
+
+
 def sentences(waiting: Iterable[Fault], status: JobState) -> Iterator[str]:
     """Yield a sentence with the reason for each fault that did not happen. `status`: of the job at its end."""
     for fault in waiting:
-        name = f"{fault['kind']}:rank={fault['rank']},step={fault['step']}"
-        yield f"--fault {name} never happened: {_reason(fault, status)}"
+        yield f"--fault {_name(fault)} never happened: {_reason(fault, status)}"
+
+
+def _name(fault: Fault) -> str:
+    return f"{fault['kind']}:rank={fault['rank']},step={fault['step']}"
 
 
 def _reason(fault: Fault, status: JobState) -> str:

@@ -23,7 +23,7 @@ ASK_TIMEOUT_S = 10.0
 
 class Troublemaker:
     """Performs injected faults. `acts`: the functions for `FaultServer`. `trouble`: the faults between the operator
-    and the store."""
+    and the store. `crashes`: crashes of the operator that wait for its writes."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class Troublemaker:
     ) -> None:
         self._store, self._namespace, self._run_dir = store, namespace, run_dir
         self._trouble, self._kill_operator = trouble, kill_operator
+        self.crashes: list[Fault] = []
         self.acts: dict[str, Act] = {
             "kill-pod": self._kill_pod,
             "lose-node": self._lose_node,
@@ -66,11 +67,16 @@ class Troublemaker:
         return ""
 
     async def _crash(self, fault: Fault, _: str) -> str:
-        self._trouble.after_writes(fault["writes"], self._kill_operator)
+        async def crash() -> None:
+            self.crashes.remove(fault)
+            await self._kill_operator()
+
+        self.crashes.append(fault)
+        self._trouble.after_writes(fault["writes"], crash)
         return ""
 
     async def _outage(self, fault: Fault, _: str) -> str:
-        self._trouble.refuse_for(fault["seconds"])
+        self._trouble.refuse_for(max(fault["seconds"], self._trouble.refuses_s))
         return ""
 
     async def _lose_store(self, fault: Fault, _: str) -> str:

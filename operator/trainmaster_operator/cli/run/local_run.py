@@ -202,7 +202,7 @@ class LocalRun:
             self._status_file.close()
         if failure is not None and not isinstance(failure, local_processes.ChildFailed):
             raise failure
-        return self._conclude(failure, list(unfired_faults.sentences(faults.waiting, self._scene.status)))
+        return self._conclude(failure, list(unfired_faults.of_run(faults, troublemaker.crashes, self._scene.status)))
 
     def _children(self, run_dir: Path) -> tuple[operator_restarts.Operator, local_processes.Kubelet]:
         out, logs = self._folder.path, self._folder.logs
