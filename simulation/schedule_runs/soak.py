@@ -141,7 +141,8 @@ def _keep(schedule: Schedule, folder: Path, tell: Callable[[str], None]) -> None
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (re.sub(r"[^a-z0-9]+", "-", schedule.name) + ".json")
     path.write_text(small.to_json(violations=violations))
-    tell(f"{schedule.name}: {violations[0]}")
+    words = violations[0] if violations else "it went wrong in a process of the soak, and breaks no promise here"
+    tell(f"{schedule.name}: {words}")
     tell(f"    python -m simulation replay {path}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -65,6 +66,23 @@ def test_what_goes_wrong_is_kept_small_and_replayable(tmp_path, monkeypatch):
     assert any(str(file) in line for line in said)
     kept = Schedule.from_json(file.read_text())
     assert run(kept).violations
+
+
+def test_what_goes_wrong_in_a_process_of_the_soak_alone_is_kept_as_it_is(tmp_path, monkeypatch):
+    parent = os.getpid()
+
+    def run(schedule: Schedule) -> Outcome:
+        outcome = run_schedule(schedule)
+        if os.getpid() != parent:
+            outcome.violations.append("not the same run in each process")
+        return outcome
+
+    monkeypatch.setattr(soak, "run_schedule", run)
+    done, (_, _, violations), said = soaked(tmp_path, schedules=1, first=720)
+    assert violations == len(done.bad) == 1
+    (file,) = (tmp_path / "found").iterdir()
+    assert Schedule.from_json(file.read_text()) == Schedule.of_seed(720)
+    assert "seed 720: it went wrong in a process of the soak, and breaks no promise here" in said
 
 
 @pytest.mark.parametrize(("bad", "code"), [([], 0), ([Schedule("a")], 1)])
