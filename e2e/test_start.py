@@ -164,23 +164,34 @@ def test_the_api_server_refuses_bad_manifests_without_us(world: World, name: str
 
 
 def test_another_pods_token_opens_nothing(world: World) -> None:
-    """401 or 403 for a wrong token, an own token for another audience, and none at all."""
+    """401 for no token, a wrong one, and one of the pod for another audience; 403 for the pod's own token with the
+    identity of another pod."""
     world.submit(world.training(steps=5000))
     world.wait_step(5)
-    for token in ("", "nonsense", "eyJhbGciOiJub25lIn0.e30."):
-        status = world.execute(world.pod(0), "python3", "-c", _ASK, token).strip()
-        assert status in ("401", "403"), status
+    pod, other = world.pod(0), world.pod(1)
+    bound = ("--audience=another", "--bound-object-kind=Pod", f"--bound-object-name={pod}")
+    elsewhere = world.kube.kubectl("create", "token", "default", "-n", world.namespace, *bound).strip()
+    answers = {"": "401", "nonsense": "401", "eyJhbGciOiJub25lIn0.e30.": "401", elsewhere: "401", OWN_TOKEN: "403"}
+    uid = world.uids()[other]
+    said = {token: world.execute(pod, "python3", "-c", _ASK, token, uid).strip() for token in answers}
+    assert said == answers
 
+
+OWN_TOKEN = "own"
+"""Stands for the token that the pod's agent shows to the operator."""
 
 _ASK = r"""
 import json, os, ssl, sys, urllib.error, urllib.request
+token, pod_uid = sys.argv[1:]
+if token == "own":
+    token = open(os.environ["TRAINMASTER_TOKEN_FILE"]).read().strip()
 context = ssl.create_default_context(cafile=os.environ["TRAINMASTER_CA_FILE"])
 url = os.environ["TRAINMASTER_OPERATOR_URL"] + "/v1/join"
 identity = {
     "job_uid": os.environ["TRAINMASTER_JOB_UID"], "namespace": os.environ["TRAINMASTER_NAMESPACE"],
-    "job": os.environ["TRAINMASTER_JOB"], "role": "worker", "slot": 1, "incarnation": 0, "pod_uid": "another",
+    "job": os.environ["TRAINMASTER_JOB"], "role": "worker", "slot": 1, "incarnation": 0, "pod_uid": pod_uid,
 }
-headers = {"Authorization": "Bearer " + sys.argv[1]} if sys.argv[1] else {}
+headers = {"Authorization": "Bearer " + token} if token else {}
 while True:
     request = urllib.request.Request(url, json.dumps({"identity": identity, "protocol": 1}).encode(), headers)
     try:
