@@ -46,24 +46,6 @@ def reconcile_error(status: Object) -> str:
     return f"{found[0]['reason']}: {found[0]['message']}" if found else ""
 
 
-def quota(world: World, pods: int) -> None:
-    body = {"metadata": {"name": "pods", "namespace": world.namespace}, "spec": {"hard": {"pods": str(pods)}}}
-    world.kube.create({"apiVersion": "v1", "kind": "ResourceQuota", **body})
-
-
-def set_quota(world: World, pods: int) -> None:
-    """Once the cluster goes by it."""
-    hard = {"pods": str(pods)}
-    world.kube.patch("ResourceQuota", "pods", world.namespace, {"spec": {"hard": hard}})
-    world.kube.wait(
-        "ResourceQuota",
-        "pods",
-        world.namespace,
-        lambda found: ((found or {}).get("status") or {}).get("hard") == hard,
-        "the quota holds",
-    )
-
-
 def test_a_webhook_that_is_down_is_named_on_the_job_which_starts_when_it_is_gone(world: World) -> None:
     with dead_webhook(world, "CREATE"):
         world.submit(world.training(steps=30))
@@ -93,14 +75,14 @@ def test_pods_that_a_dead_webhook_keeps_are_named_and_go_when_it_is_gone(world: 
 
 
 def test_a_quota_that_fills_in_a_run_and_is_raised_costs_waiting_alone(world: World) -> None:
-    quota(world, 2)
+    world.limit_pods(2)
     world.submit(world.training(steps=150))
     world.wait_step(20)
-    set_quota(world, 1)
+    world.limit_pods(1)
     world.kube.delete("Pod", world.pod(1), world.namespace, grace_s=0)
     words = world.wait(lambda status: "exceeded quota" in reason(status) and reason(status), "the reason")
     assert words.startswith("QuotaExceeded: 1 of 2 pods can't be created: ")
     assert "exceeded quota" in world.kube.wait_event("QuotaExceeded", "job", world.namespace)["message"]
-    set_quota(world, 2)
+    world.limit_pods(2)
     world.succeeded()
     assert_one_curve(world, 150)

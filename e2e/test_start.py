@@ -65,31 +65,16 @@ def test_a_claim_that_isnt_bound(world: World) -> None:
 
 
 def test_a_quota_that_refuses_the_third_pod(world: World) -> None:
-    world.kube.create(
-        {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "two", "namespace": world.namespace},
-            "spec": {"hard": {"pods": "2"}},
-        }
-    )
+    world.limit_pods(2)
     world.submit(world.training(replicas=3, steps=30))
-    words = world.wait(lambda status: reason(status), "the reason")
-    assert "quota" in words
-    world.kube.patch("ResourceQuota", "two", world.namespace, {"spec": {"hard": {"pods": "3"}}})
+    world.wait(lambda status: "exceeded quota" in reason(status), "the quota's refusal is the reason")
+    world.limit_pods(3)
     world.succeeded()
 
 
 def test_two_jobs_of_which_each_fits_only_half(world: World) -> None:
     """Neither waits for ever with half of its pods: both get done."""
-    world.kube.create(
-        {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "three", "namespace": world.namespace},
-            "spec": {"hard": {"pods": "3"}},
-        }
-    )
+    world.limit_pods(3)
     command = ["python3", "-c", "print('trained')"]
     for name in ("left", "right"):
         world.kube.create(world.script(command, name=name, cleanPodPolicy="All"))

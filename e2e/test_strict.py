@@ -67,10 +67,6 @@ def test_a_pod_that_the_namespace_forbids_is_refused_before_it_is_submitted(worl
 
 
 def test_a_full_quota_is_told_and_the_job_is_submitted_and_waits(world: World, tmp_path: Path) -> None:
-    quota = {"metadata": {"name": "full", "namespace": world.namespace}, "spec": {"hard": {"pods": "0"}}}
-    world.kube.create({"apiVersion": "v1", "kind": "ResourceQuota", **quota})
-    world.kube.wait(
-        "ResourceQuota", "full", world.namespace, lambda found: "hard" in ((found or {}).get("status") or {}), "counted"
-    )
+    world.limit_pods(0)
     world.trainmaster("submit", written(tmp_path, world.script(["true"])))
     assert "exceeded quota" in world.wait(lambda status: reason(status), "the reason")

@@ -59,6 +59,18 @@ class World:
         if self._site.shared is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def limit_pods(self, most: int) -> None:
+        """Have a quota of so many pods, and wait until the cluster goes by it: before, a new one refuses every pod,
+        because what it counts is not known yet."""
+        hard = {"pods": str(most)}
+        meta = {"name": "pods", "namespace": self.namespace}
+        self.kube.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": hard}})
+
+        def holds(quota: Object | None) -> bool:
+            return bool(((quota or {}).get("status") or {}).get("hard") == hard)
+
+        self.kube.wait("ResourceQuota", "pods", self.namespace, holds, f"it holds for {most} pods")
+
     # -- jobs
 
     def training(
