@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +112,14 @@ class Installation:
         if not replicas:
             for pod in before:
                 self.kube.wait("Pod", pod["metadata"]["name"], NAMESPACE, lambda found: found is None, "ended", 60)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Run no replica in the block. After it there are as many as before, whatever happens."""
+        # Not the pods that there are: one of an earlier ReplicaSet may still be ending.
+        wanted = self.kube.get("Deployment", OPERATOR, NAMESPACE)["spec"]["replicas"]
+        try:
+            self.scale(0)
+            yield
+        finally:
+            self.scale(wanted)

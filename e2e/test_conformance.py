@@ -24,10 +24,8 @@ pytestmark = pytest.mark.exclusive
 @pytest.fixture(scope="module")
 def quiet(kube: Kube, installation: Installation) -> Iterator[Kube]:
     """The kinds of the chart, and no operator that would touch the jobs."""
-    replicas = len(installation.replicas())
-    installation.scale(0)
-    yield kube
-    installation.scale(replicas)
+    with installation.stopped():
+        yield kube
 
 
 @pytest.fixture

@@ -30,13 +30,12 @@ def define(world: World, versions: list[Object]) -> None:
 @pytest.fixture
 def former(world: World) -> Iterator[None]:
     """The version before: its definition, and no operator of this version."""
-    world.installation.scale(0)
-    define(world, yaml.safe_load(FORMER.read_text()))
-    try:
-        yield
-    finally:
-        define(world, yaml.safe_load(PRESENT.read_text())["spec"]["versions"])
-        world.installation.scale(2)
+    with world.installation.stopped():
+        try:
+            define(world, yaml.safe_load(FORMER.read_text()))
+            yield
+        finally:
+            define(world, yaml.safe_load(PRESENT.read_text())["spec"]["versions"])
 
 
 def leave_behind(world: World, phase: str) -> Object:

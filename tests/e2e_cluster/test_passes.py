@@ -17,7 +17,7 @@ from e2e.kube import Kube
 
 E2E = Path(access.__file__).parent
 MOVES = re.compile(
-    r"installation\.(scale|install|uninstall)\(|installation\.helm\((?!.*--dry-run)"
+    r"installation\.(scale|stopped|install|uninstall)\(|installation\.helm\((?!.*--dry-run)"
     r"|NAMESPACE, grace_s|Pod\", leader|kill_container\(leader"
     r"|machine\.(lose|partition|heal|restart_api_server)\(|\"drain\"|machine\.audit_log"
 )
