@@ -17,7 +17,8 @@ from e2e.cluster.shell import run, until
 from e2e.kind import docker
 from e2e.kind.docker import Docker
 
-pytestmark = pytest.mark.trial
+# Both tests publish one port, and remove one image at their end.
+pytestmark = [pytest.mark.trial, pytest.mark.exclusive]
 
 NAME = "trainmaster-e2e-demo"
 PROJECT = "trainmaster-e2e"
@@ -71,8 +72,9 @@ def test_the_demo_in_a_container_recovers_and_its_report_and_metrics_come_out(
     engine: Docker, image: str, runs: Path
 ) -> None:
     """With no other options than the trainer's Dockerfile names."""
-    engine.run("run", "--detach", f"--name={NAME}", "--publish=9090:9090", f"--volume={runs}:/runs", image, "demo")
+    engine.run("create", f"--name={NAME}", "--publish=9090:9090", f"--volume={runs}:/runs", image, "demo")
     try:
+        engine.run("start", NAME)
         assert_the_demo_recovers(engine, NAME, runs)
     finally:
         engine.run("rm", "--force", NAME)
@@ -92,8 +94,8 @@ def test_compose_runs_the_demo_as_another_user_and_its_report_and_metrics_come_o
     file.write_text(yaml.safe_dump(asked))
     words = [*composer, f"--project-name={PROJECT}", f"--file={file}"]
     environment = {**engine.environment, "RUN_AS": "1234:1234"}
-    run(*words, "up", "--detach", "--no-build", env=environment)
     try:
+        run(*words, "up", "--detach", "--no-build", env=environment)
         container = run(*words, "ps", "--quiet", "demo", env=environment).strip()
         assert_the_demo_recovers(engine, container, runs)
         assert (runs / "demo" / "report.html").stat().st_uid == 1234

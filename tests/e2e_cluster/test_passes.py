@@ -19,7 +19,7 @@ E2E = Path(access.__file__).parent
 MOVES = re.compile(
     r"installation\.(scale|stopped|install|uninstall)\(|installation\.helm\((?!.*--dry-run)"
     r"|NAMESPACE, grace_s|Pod\", leader|kill_container\(leader"
-    r"|machine\.(lose|partition|heal|restart_api_server)\(|\"drain\"|machine\.audit_log"
+    r"|machine\.(lose|partition|heal|restart_api_server)\(|\"drain\"|machine\.audit_log|assert_the_demo_recovers\("
 )
 """Calls that other tests would feel."""
 
