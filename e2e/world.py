@@ -52,12 +52,15 @@ class World:
         )
 
     def close(self) -> None:
-        """Deletes the jobs and sees their pods go, then the namespace."""
-        for job in self.kube.list(JOB, self.namespace):
-            self.delete(job["metadata"]["name"])
-        self.kube.delete("Namespace", self.namespace)
-        if self._site.shared is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """Deletes the jobs and sees their pods go, then the namespace: that also when something of a job stays, or the
+        job would have its cores, and a next run would find the namespace."""
+        try:
+            for job in self.kube.list(JOB, self.namespace):
+                self.delete(job["metadata"]["name"])
+        finally:
+            self.kube.delete("Namespace", self.namespace)
+            if self._site.shared is not None:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def limit_pods(self, most: int) -> None:
         """Have a quota of so many pods, and wait until the cluster goes by it: before, a new one refuses every pod,
