@@ -6,8 +6,11 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import yaml
+from kubernetes import config
 
 from e2e.cluster import places
 from e2e.installation import Installation
@@ -32,17 +35,21 @@ def chosen() -> Site:
 
 
 def connect(cluster: Site) -> Kube:
-    """Return the cluster's API. Raises AccessError if there is no cluster or no kubectl."""
+    """Return the cluster's API. Raises AccessError if there is no cluster, no usable kubeconfig or no kubectl."""
     if not cluster.kubeconfig.exists():
         raise AccessError(f"no cluster: {cluster.kubeconfig} is missing (`make cluster` starts one)")
-    return Kube(cluster.kubeconfig, _program("kubectl"))
+    try:
+        return Kube(cluster.kubeconfig, _program("kubectl"))
+    except (config.ConfigException, yaml.YAMLError, OSError, TypeError, AttributeError, KeyError, ValueError) as error:
+        raise AccessError(f"{cluster.kubeconfig} is no kubeconfig that can be used: {error}") from None
 
 
 @contextmanager
 def installation(kube: Kube) -> Iterator[Installation]:
     """Give the installed chart. The first process of a run installs it, and uninstalls it at the end.
 
-    Raises AccessError if another run has the cluster: two would take the chart from each other.
+    Raises AccessError if another run has the cluster, since two would take the chart from each other, or if the chart
+    can't be installed: then what there is of it is uninstalled.
     """
     chart = Installation(kube, _program("helm"))
     if os.environ.get(INSTALLED):
@@ -53,7 +60,12 @@ def installation(kube: Kube) -> Iterator[Installation]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise AccessError(f"another run of these tests has the cluster of {kube.kubeconfig}") from None
-        chart.install()
+        try:
+            chart.install()
+        except AssertionError as error:
+            with suppress(AssertionError):
+                chart.uninstall()
+            raise AccessError(f"the chart can't be installed: {error}") from None
         try:
             yield chart
         finally:

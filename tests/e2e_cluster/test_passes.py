@@ -92,6 +92,19 @@ def test_an_unknown_cluster_is_refused_in_one_sentence(
     assert capsys.readouterr().err == "e2e: E2E_CLUSTER is minikube: it must be own, kind or current\n"
 
 
+@pytest.mark.parametrize("text", ["", "nonsense", "{clusters: [", "{apiVersion: v1, kind: Config, current-context: a}"])
+def test_a_kubeconfig_that_says_nothing_is_refused_in_one_sentence(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kubectl").touch(mode=0o755)
+    (tmp_path / "config").write_text(text)
+    monkeypatch.setattr(access.places, "BIN", tmp_path)
+    monkeypatch.setenv("E2E_CLUSTER", "current")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith(f"e2e: {tmp_path / 'config'} is no kubeconfig that can be used: ")
+
+
 def test_no_worker_at_all_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         main(["--workers", "0"])
@@ -156,3 +169,22 @@ def test_a_second_run_is_refused_while_the_first_one_has_the_cluster(kube: Kube,
     ):
         pass
     assert calls == ["install", "uninstall"]
+
+
+def test_a_chart_that_can_not_be_installed_is_told_in_a_sentence_and_nothing_of_it_is_left(
+    kube: Kube,
+    calls: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(_: Installation) -> None:
+        raise AssertionError("helm upgrade: Error: Kubernetes cluster unreachable")
+
+    monkeypatch.setattr(Installation, "install", fail)
+    monkeypatch.setenv("E2E_CLUSTER", "current")
+    monkeypatch.setenv("KUBECONFIG", str(kube.kubeconfig))
+    assert main([]) == 2
+    told = "e2e: the chart can't be installed: helm upgrade: Error: Kubernetes cluster unreachable\n"
+    assert capsys.readouterr().err == told
+    assert calls == ["uninstall"]
