@@ -162,6 +162,8 @@ class Kube:
         url = f"{self._host}/{path}?{urlencode(query)}"
         reply = self._pool.request("GET", url, headers=self._headers, preload_content=False, timeout=left + 5)
         try:
+            if reply.status >= 300:
+                raise Refused(reply.status, reply.data.decode(errors="replace"))
             rest = b""
             for chunk in reply.stream(amt=None, decode_content=True):
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -194,7 +196,13 @@ class Kube:
         return self.kubectl("logs", "-n", namespace, pod, *arguments, check=False)
 
     def describe(self, namespace: str, obj: Object | None) -> str:
-        """What a person would look at when a wait failed."""
+        """What a person would look at when a wait failed: also that the API server doesn't answer."""
+        try:
+            return self._described(namespace, obj)
+        except (urllib3.exceptions.HTTPError, Refused) as error:
+            return f"the API server doesn't answer: {error}"
+
+    def _described(self, namespace: str, obj: Object | None) -> str:
         parts = []
         if obj is not None:
             parts.append(yaml.safe_dump({"status": obj.get("status")}, sort_keys=False))

@@ -1,0 +1,74 @@
+"""How end-to-end tests wait: by watches of an API server, which may answer with a refusal or not at all."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from e2e.kube import Kube
+
+POD = {"metadata": {"name": "a"}, "status": {"phase": "Running"}}
+INTERNAL = {"kind": "Status", "code": 500, "message": "etcdserver: request timed out"}
+
+
+class Server(ThreadingHTTPServer):
+    """An API server of one pod. `watches`: the answer to each watch, a code and an object."""
+
+    daemon_threads = True
+    watches: list[tuple[int, object]]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        listing = {"metadata": {"resourceVersion": "1"}, "items": []}
+        code, answer = self.server.watches.pop(0) if "watch=1" in self.path else (200, listing)
+        body = json.dumps(answer).encode() + b"\n"
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def served(*watches: tuple[int, object]) -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as server:
+        server.watches = [*watches]
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+def connected(folder: Path, port: int) -> Kube:
+    file = folder / "config"
+    file.write_text(
+        "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],"
+        f" clusters: [{{name: a, cluster: {{server: 'http://127.0.0.1:{port}'}}}}], users: [{{name: a, user: {{}}}}]}}"
+    )
+    return Kube(file, Path("true"))
+
+
+def test_a_watch_that_is_refused_is_begun_again(tmp_path: Path) -> None:
+    with served((500, INTERNAL), (200, {"type": "ADDED", "object": POD})) as server:
+        found = connected(tmp_path, server.server_port).wait("Pod", "a", "n", lambda pod: pod, "it is there", 30)
+    assert found == POD
+
+
+def test_a_wait_that_nobody_answers_says_what_it_waited_for_and_why_nothing_came(tmp_path: Path) -> None:
+    with served() as server:
+        port = server.server_port
+    with pytest.raises(AssertionError, match="Pod n/a: it runs: not within ") as told:
+        connected(tmp_path, port).wait("Pod", "a", "n", lambda pod: pod, "it runs", 0.1)
+    assert "Connection refused" in str(told.value)
