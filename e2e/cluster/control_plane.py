@@ -81,7 +81,8 @@ def ready() -> bool:
 
 def start_etcd() -> None:
     if not ETCD.pid:
-        _require_free(ETCD_PORT)
+        for port in (ETCD_PORT, ETCD_PORT + 1):
+            _require_free(port)
     clients, peers = f"http://127.0.0.1:{ETCD_PORT}", f"http://127.0.0.1:{ETCD_PORT + 1}"
     ETCD.start(
         [
