@@ -126,8 +126,11 @@ def main() -> int:
                 calm[mesh, resizes] = run(path, place / "calm", digests=not resizes)
                 assert calm[mesh, resizes].exit_code == 0, calm[mesh, resizes].output
             out = place / f"run-{number}"
-            stormy = disturbed(plan, path, out)
-            told = wrong(plan, calm[mesh, resizes], stormy)
+            try:
+                stormy = disturbed(plan, path, out)
+                told = wrong(plan, calm[mesh, resizes], stormy)
+            except Exception as error:  # noqa: BLE001  it ended while something waited for it, or left no results
+                told = f"{type(error).__name__}: {error}"
             if told:
                 failures += 1
             else:
