@@ -184,9 +184,7 @@ def run_calm(job: Path, folder: Path) -> Outcome:
     with open(out.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not ended.exists():
-            shutil.rmtree(
-                out, ignore_errors=True
-            )  # of a process that was killed: this run would go on from it
+            shutil.rmtree(out, ignore_errors=True)  # of a process that was killed: this run would go on from it
             outcome = run(job, out)
             ended.write_text(json.dumps([outcome.exit_code, outcome.output]))
     return Outcome(out, *json.loads(ended.read_text()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ def test_a_corrupt_copy_is_seen_and_storage_is_used_instead(calm: Calm, tmp_path
         for line in lines:
             if "stop, asked for" in line:
                 break
-        pods = memories(process.pid)
+        pods = memories(process)
         (copy,) = [f.path(6, 1, 2) for slot, f in pods.items() if slot != 2 and (6, 1, 2) in f.names()]
         with open(copy, "r+b") as file:
             file.seek(-100, os.SEEK_END)
@@ -84,6 +85,13 @@ def test_a_corrupt_copy_is_seen_and_storage_is_used_instead(calm: Calm, tmp_path
     assert "CheckpointDamaged: step-6.r1: the state of rank 2 in a peer's memory" in told
     assert stormy.losses() == undisturbed.losses()
     assert stormy.final()["digest"] == undisturbed.final()["digest"]
+
+
+def test_copies_of_a_run_that_has_ended_are_not_waited_for() -> None:
+    with subprocess.Popen(["true"], text=True) as process:
+        process.wait()
+    with pytest.raises(AssertionError, match="the run ended before"):
+        memories(process)
 
 
 @contextmanager
@@ -116,10 +124,12 @@ def agents(pid: int) -> dict[int, dict[str, str]]:
     return found
 
 
-def memories(pid: int) -> dict[int, RamFolder]:
-    """The memory of each slot's pod, once every rank has a copy of step 6 in another one."""
+def memories(process: Command) -> dict[int, RamFolder]:
+    """The memory of each slot's pod, once every rank has a copy of step 6 in another one. A run that ends before fails
+    the caller: `watched` ends one that hangs."""
     while True:
-        pods = {slot: RamFolder(env["TRAINMASTER_RAM_DIR"], 1 << 30) for slot, env in agents(pid).items()}
+        assert process.poll() is None, "the run ended before every rank had a copy of step 6"
+        pods = {slot: RamFolder(env["TRAINMASTER_RAM_DIR"], 1 << 30) for slot, env in agents(process.pid).items()}
         copied = {rank for slot, f in pods.items() for step, _, rank in f.names() if (step, slot != rank) == (6, True)}
         if copied == {0, 1, 2}:
             return pods
