@@ -18,7 +18,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster.places import CACHE, REPOSITORY, STATE
+from e2e.cluster.containerd import LAYOUT
+from e2e.cluster.images import BUILT
+from e2e.cluster.places import BIN, CACHE, REPOSITORY, STATE
 
 PAGE = REPOSITORY / "docs" / "install.md"
 FROM_NOTHING = "from nothing"
@@ -85,6 +87,15 @@ def measure(steps: list[Step], environment: Mapping[str, str], say: Callable[[st
     return times
 
 
+def start_of_this_machine() -> str:
+    """Return what a run here finds: FROM_NOTHING or AGAIN. Raises StopwatchError if it is a part of what it needs."""
+    # Not whether the cache is there: each command makes it, for a lock.
+    found = [*((BIN / f".{name}").exists() for name in ("kubernetes", "helm")), set(BUILT) <= set(LAYOUT.digests())]
+    if any(found) != all(found):
+        raise StopwatchError(f"an earlier run was ended before it had built everything: remove {CACHE} and try again")
+    return AGAIN if all(found) else FROM_NOTHING
+
+
 def begin_of(start: str) -> str:
     """Return the line of a page below which the times stand of a run that starts so: FROM_NOTHING or AGAIN."""
     return _BEGIN.format(start=start)
@@ -122,7 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if STATE.exists():
             raise StopwatchError("a cluster of `make cluster` is up already: end it by `make cluster-down`")
-        page, start = PAGE.read_text(encoding="utf-8"), AGAIN if CACHE.exists() else FROM_NOTHING
+        page, start = PAGE.read_text(encoding="utf-8"), start_of_this_machine()
         with_table(page, "", start)  # before an hour is spent
         path = f"{REPOSITORY / '.venv' / 'bin'}:{os.environ['PATH']}"
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +18,7 @@ from e2e.stopwatch import (
     begin_of,
     machine,
     measure,
+    start_of_this_machine,
     steps_of,
     table,
     with_table,
@@ -77,6 +80,24 @@ def test_the_times_stand_in_the_page_as_minutes_and_nothing_else_of_it_changes(
     assert written.startswith(before + begin_of(start))
     assert written.endswith(f"{END}\nafter\n")
     assert with_table(written, "", start) == with_table(PAGE, "", start)
+
+
+def test_a_cache_counts_as_that_of_an_earlier_run_once_all_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images: dict[str, str] = {}
+    monkeypatch.setattr(stopwatch, "CACHE", tmp_path)
+    monkeypatch.setattr(stopwatch, "BIN", tmp_path / "bin")
+    monkeypatch.setattr(stopwatch, "LAYOUT", SimpleNamespace(digests=lambda: images))
+    (tmp_path / "lock").touch()  # as `make cluster-down` leaves it
+    assert start_of_this_machine() == FROM_NOTHING
+    (tmp_path / "bin").mkdir()
+    for program in ("kubernetes", "helm"):
+        (tmp_path / "bin" / f".{program}").touch()
+    with pytest.raises(StopwatchError, match=f"remove {tmp_path} and try again"):
+        start_of_this_machine()
+    images.update(dict.fromkeys(stopwatch.BUILT, "sha256:1"))
+    assert start_of_this_machine() == AGAIN
 
 
 def test_a_remark_about_the_machine_stands_behind_where_the_times_come_from() -> None:
