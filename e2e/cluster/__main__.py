@@ -29,8 +29,11 @@ _DNS = Path(__file__).with_name("dns.yaml")
 
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
+    harmless = options.run in (status, make_binaries)
     try:
-        with nullcontext() if options.run in (status, make_binaries) else alone():
+        if not harmless:
+            packages.require_root()
+        with nullcontext() if harmless else alone():
             code: int | None = options.run(options)
     except ClusterError as error:
         print(f"e2e.cluster: {error}", file=sys.stderr)

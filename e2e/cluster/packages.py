@@ -26,10 +26,14 @@ _PACKAGES = {
 }
 
 
-def install() -> None:
-    """Install whatever is missing."""
+def require_root() -> None:
+    """Raises ClusterError for anybody else."""
     if os.geteuid():
         raise ClusterError("nodes need namespaces, a bridge and mounts: run this as root")
+
+
+def install() -> None:
+    """Install whatever is missing."""
     missing = [package for program, package in _PACKAGES.items() if not _found(program)]
     if not missing:
         return

@@ -26,8 +26,11 @@ is made from Debian's packages and our build of Kubernetes, and a docker of our 
 
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
+    harmless = options.run is status
     try:
-        with nullcontext() if options.run is status else alone("kind"):
+        if not harmless:
+            packages.require_root()
+        with nullcontext() if harmless else alone("kind"):
             code: int | None = options.run(options)
     except ClusterError as error:
         print(f"e2e.kind: {error}", file=sys.stderr)
