@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from e2e.installation import NAMESPACE
+from e2e.kube import SHARING
 from e2e.world import PLAIN, World
 
 READER = "trainmaster-metrics-reader"
@@ -59,7 +60,11 @@ class Scraper:
                 },
             }
         )
-        kube.wait("Pod", self.name, NAMESPACE, _runs, "the scraper runs", 60)
+        try:
+            kube.wait("Pod", self.name, NAMESPACE, _runs, "the scraper runs", 60)
+        except AssertionError:
+            self.__exit__()  # nobody else would: it lies in the operator's namespace
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,7 +85,7 @@ class Scraper:
 
     def leader_tells(self, token: str, words: str, absent: str = "", limit_s: float = 60.0) -> str:
         """The text of the replica that leads, once it has `words` and not those of `absent`."""
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + limit_s * SHARING
         ours, told = f'namespace="{self.world.namespace}"', "no replica said that it leads"
         while time.monotonic() < deadline:
             for status, text in self.pages(token):
