@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import codecs
 import contextlib
 import ctypes
 import gc
@@ -162,6 +163,7 @@ class WarmRun(WarmProcess):
         super().__init__(pid, status)
         self.stdout = open(output, encoding="utf-8", errors="replace")  # noqa: SIM115  closed with this object
         self._read = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end within a character
 
     def __enter__(self) -> WarmRun:
         return self
@@ -180,9 +182,9 @@ class WarmRun(WarmProcess):
                 if not selector.select(left):
                     raise subprocess.TimeoutExpired(COMMAND, timeout or 0.0)
                 chunk = os.read(self.stdout.fileno(), 1 << 16)
+                self._read += self._decoder.decode(chunk, final=not chunk)
                 if not chunk:
                     break
-                self._read += chunk.decode(errors="replace")
         self.wait()
         return self._read, None
 
