@@ -50,10 +50,13 @@ def clone_template(target: Path) -> None:
         raise ClusterError("no images were made yet: run `python -m e2e.cluster images`")
     target.parent.mkdir(parents=True, exist_ok=True)
     links = "--link" if root.stat().st_dev == target.parent.stat().st_dev else "--reflink=auto"
-    run("cp", "--archive", links, root, target)
+    partial = target.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    run("cp", "--archive", links, root, partial)
     for database in _DATABASES:
-        (target / database).unlink()
-        shutil.copy2(root / database, target / database)
+        (partial / database).unlink()
+        shutil.copy2(root / database, partial / database)
+    partial.rename(target)  # whole, or not there: a node that has it never gets it again
 
 
 @contextmanager

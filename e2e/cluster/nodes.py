@@ -53,7 +53,7 @@ class Node:
         if self.pid:
             return
         certificates.prepare_node(self.number)
-        if not self.folder.exists():
+        if not (self.folder / "containerd").exists():
             containerd.clone_template(self.folder / "containerd")
         node_config.write_all(self.number)
         _make_mount_points()
