@@ -11,6 +11,7 @@ from e2e.kube import Object
 from e2e.machine import Machine
 from e2e.test_failures import assert_one_curve
 from e2e.world import World
+from trainmaster_operator.runtime.nodes import node_health as ledger
 
 pytestmark = pytest.mark.exclusive
 
@@ -68,10 +69,14 @@ def test_a_lost_node(world: World, machine: Machine) -> None:
     assert world.node_of(world.pod(slot, 1)) != node
     assert_one_curve(world, 300)
 
-    def known(suspicion: Object | None) -> bool:
-        return suspicion is not None and node in json.dumps(suspicion["data"])
+    reason = world.job()["metadata"]["uid"][:8]
 
-    world.kube.wait("ConfigMap", "trainmaster-suspicion", NAMESPACE, known, f"{node} is suspect", 60)
+    def known(suspicion: Object | None) -> bool:
+        """This job's reason: jobs of other tests have failed on the node, too."""
+        nodes = json.loads(((suspicion or {}).get("data") or {}).get(ledger.KEY, "{}"))
+        return any(job == reason for _, job, *_ in nodes.get(node, {}).get("marks", []))
+
+    world.kube.wait("ConfigMap", ledger.NAME, NAMESPACE, known, f"{node} is suspect because of this job", 60)
 
 
 def test_a_partitioned_node_whose_ranks_go_on_is_fenced(world: World, machine: Machine) -> None:
