@@ -12,7 +12,7 @@ from pathlib import Path
 from e2e.cluster import binaries, control_plane, images, kwok, network, nodes, packages
 from e2e.cluster.alone import alone
 from e2e.cluster.nodes import Node
-from e2e.cluster.places import AUDIT_LOG, BIN, CACHE, KUBECONFIG, STATE
+from e2e.cluster.places import AUDIT_LOG, BIN, CACHE, KUBECONFIG, MAX_NODES, STATE
 from e2e.cluster.shell import ClusterError, say
 
 _HELP = f"""\
@@ -42,6 +42,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def up(options: argparse.Namespace) -> None:
+    if not 1 <= options.nodes <= MAX_NODES:
+        raise ClusterError(f"--nodes is {options.nodes}: a cluster has 1 to {MAX_NODES} nodes")
     packages.install()
     make_binaries(options)
     images.make_system()
@@ -104,6 +106,8 @@ def make_other_torch(options: argparse.Namespace) -> None:
 def node(options: argparse.Namespace) -> None:
     _require_cluster()
     if options.action == "add":
+        if options.number is not None:
+            raise ClusterError("`node add` takes no number: it makes the first one that is missing")
         added = nodes.add()
         images.deliver()
         say(f"{added.name} ready")

@@ -125,8 +125,10 @@ def up(count: int) -> None:
 
 
 def add() -> Node:
-    """One more node than there are."""
-    node = Node(max((node.number for node in known()), default=0) + 1)
+    """One more node than there are: the first one that is missing. Raises ClusterError if none is."""
+    node = next((node for node in map(Node, range(1, MAX_NODES + 1)) if not node.folder.exists()), None)
+    if node is None:
+        raise ClusterError(f"there are {MAX_NODES} nodes already, and no more can be added")
     node.up()
     node.wait_ready()
     return node
