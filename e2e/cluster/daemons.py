@@ -60,9 +60,14 @@ class Daemon:
         pid = process.pid
         if child:
             children = Path(f"/proc/{pid}/task/{pid}/children")
-            until(lambda: process.poll() is not None or children.read_text().split(), 10, f"{self.name} didn't start")
-            if process.poll() is None:
-                pid = int(children.read_text().split()[0])
+            forked: list[str] = []
+
+            def seen() -> bool:
+                forked[:] = children.read_text().split()
+                return bool(forked) or process.poll() is not None
+
+            until(seen, 10, f"{self.name} didn't start")
+            pid = int(forked[0]) if forked else pid  # as it was seen: it may have ended since
         self._record.parent.mkdir(parents=True, exist_ok=True)
         self._record.write_text(json.dumps({"pid": pid, "started": start_time(pid)}))
 

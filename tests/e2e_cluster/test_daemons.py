@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +64,40 @@ def test_the_child_is_meant_where_the_program_forks(daemon: Daemon) -> None:
     parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
     assert program.encode() in Path(f"/proc/{parent}/cmdline").read_bytes()
     daemon.stop()
+
+
+def test_a_child_that_ends_as_soon_as_it_was_seen_is_told_with_its_last_words(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parent may live a moment longer, and has no child by then."""
+
+    parents: list[subprocess.Popen[bytes]] = []
+
+    def seen_and_gone(condition: Callable[[], object], timeout_s: float, otherwise: str) -> None:
+        until(condition, timeout_s, otherwise)
+        parent = parents[0].pid
+        os.kill(int(Path(f"/proc/{parent}/task/{parent}/children").read_text()), signal.SIGKILL)
+        until(lambda: "no more room" in daemon.log.read_text(), 30, "the child doesn't end")
+
+    program = (
+        "import subprocess, time; subprocess.run(['sleep', '600']); print('no more room', flush=True); time.sleep(600)"
+    )
+    monkeypatch.setattr(daemons, "until", seen_and_gone)
+
+    class Remembered(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            parents.append(self)
+
+    monkeypatch.setattr(daemons.subprocess, "Popen", Remembered)
+    try:
+        daemon.start([sys.executable, "-c", program], child=True)
+    finally:
+        for parent in parents:
+            parent.kill()
+            parent.wait()
+    with pytest.raises(ClusterError, match="sleeper ended: no more room"):
+        daemon.require()
 
 
 def test_what_ended_before_it_was_written_down_does_not_run(daemon: Daemon, tmp_path: Path) -> None:
