@@ -63,6 +63,7 @@ def start() -> None:
     namespaces = ("--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--mount-proc")
     command = ["unshare", *namespaces, sys.executable, "-m", "e2e.kind.engine"]
     _DAEMON.start(command, child=True, cwd=REPOSITORY)
+    _DAEMON.require()
     _connect()
     until(lambda: not running() or _answers(), 60, f"dockerd doesn't answer (see {_DAEMON.log})")
     _DAEMON.require()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import binaries
+from e2e.cluster.daemons import Daemon
 from e2e.cluster.shell import ClusterError
 from e2e.kind import config, docker, engine, node_network, nodes
 from e2e.kind.docker import Docker
@@ -169,6 +170,25 @@ def test_a_docker_that_answers_is_taken_as_it_is(state: Path, tmp_path: Path, mo
     assert not chosen.ours
     assert chosen.run("info") == "fine\n"
     assert docker.found() is not None
+
+
+def test_a_docker_of_our_own_that_ends_at_once_is_told_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with what `ip` says of a process that isn't there."""
+    ran: list[object] = []
+    daemon = Daemon("docker", tmp_path)
+    daemon.log.parent.mkdir()
+    daemon.log.write_text("No module named e2e\n")
+    monkeypatch.setattr(daemon, "start", lambda *_, **__: None)
+    monkeypatch.setattr(engine, "_DAEMON", daemon)
+    monkeypatch.setattr(engine, "STATE", tmp_path)
+    monkeypatch.setattr(engine, "run", lambda *words: ran.append(words))
+    for name in ("stop", "_unpack", "_make_folder", "allow_many_files"):
+        monkeypatch.setattr(engine, name, lambda *_: None)
+    with pytest.raises(ClusterError, match=r"^docker ended: No module named e2e"):
+        engine.start()
+    assert ran == []
 
 
 def test_elsewhere_whoever_runs_the_tests_names_the_shared_folder(
