@@ -36,9 +36,11 @@ def greeting(world: World) -> Any:
 def restrictive(installation: Installation) -> Iterator[None]:
     """What an installation may choose for the pods of jobs: restricted images of users, and no user for ours."""
     nobody = {"runAsUser": None, "runAsGroup": None, "fsGroup": None}
-    installation.install(jobPods={"restrictUserImages": True, "securityContext": nobody})
-    yield
-    installation.install()
+    try:
+        installation.install(jobPods={"restrictUserImages": True, "securityContext": nobody})
+        yield
+    finally:
+        installation.install()
 
 
 def test_our_image_trains_where_pod_security_is_restricted(world: World) -> None:

@@ -106,8 +106,8 @@ def test_after_an_uninstall_the_next_install_leads_at_once(world: World) -> None
     """The lease stays with a pod that is gone, since Helm takes the right to release it first. A leader that waited for
     the end of this one would come after ten minutes."""
     slow = ["--lease-seconds=600"]
-    world.installation.install(extraArgs=slow)
     try:
+        world.installation.install(extraArgs=slow)
         replicas = world.installation.replicas()
         world.installation.uninstall()
         for replica in replicas:

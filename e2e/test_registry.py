@@ -61,8 +61,8 @@ def test_nodes_pull_what_make_images_pushed_to_a_registry_inside_the_cluster(wor
         images.publish(f"127.0.0.1:{PORT}/trainmaster", TAG, file)
     values = yaml.safe_load(file.read_text())
     names = {key: f"{image['repository']}@{image['digest']}" for key, image in values.items()}
-    world.installation.install(**values)
     try:
+        world.installation.install(**values)
         # A replica of before may still be ending: the Deployment doesn't count it any more.
         new = [pod for pod in world.installation.replicas() if not pod["metadata"].get("deletionTimestamp")]
         assert len(new) == 2

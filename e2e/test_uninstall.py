@@ -41,8 +41,8 @@ def test_an_uninstall_takes_our_taint_from_nodes_and_leaves_those_of_others(worl
         return found
 
     before = taints()
-    world.installation.install(nodes={"taint": True})
     try:
+        world.installation.install(nodes={"taint": True})
         world.kube.patch("Node", node, "", {"spec": {"taints": [*before, theirs, TAINT]}})
         world.installation.uninstall()
         assert taints() == [*before, theirs]

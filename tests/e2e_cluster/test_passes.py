@@ -42,6 +42,27 @@ def test_whatever_moves_the_operator_the_api_server_or_a_node_runs_alone() -> No
     assert len(movers) >= 10, "the calls have other names by now"
 
 
+def unguarded_installs(tree: ast.AST, guarded: bool = False) -> Iterator[ast.Call]:
+    """Calls that install the chart with other values than all tests have, and that no `finally` follows."""
+    others = isinstance(tree, ast.Call) and (tree.args or tree.keywords)
+    if others and not guarded and re.search(r"\binstallation\.install$", ast.unparse(tree.func)):
+        yield tree
+    for name, below in ast.iter_fields(tree):
+        inside = guarded or (isinstance(tree, ast.Try) and bool(tree.finalbody) and name == "body")
+        for child in below if isinstance(below, list) else [below]:
+            if isinstance(child, ast.AST):
+                yield from unguarded_installs(child, inside)
+
+
+def test_a_chart_that_cant_be_installed_with_other_values_does_not_stay_so_for_the_tests_that_follow() -> None:
+    found = [
+        f"{path.name}:{call.lineno}"
+        for path in sorted(E2E.glob("test_*.py"))
+        for call in unguarded_installs(ast.parse(path.read_text()))
+    ]
+    assert found == []
+
+
 def test_every_test_is_in_one_pass_and_only_the_first_has_workers() -> None:
     beside, alone = passes([], "", 2)
     assert beside[beside.index("-m") + 1] == "not exclusive and not trial"
