@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,9 @@ def test_images_that_lack_a_platform_are_not_pushed(tmp_path: Path, dockerfiles:
     with registry.running(tmp_path / "registry") as found:
         # With its cache buildah takes the files of these images, which are the same for both platforms, for one image.
         said = publish(found.address, tmp_path, dockerfiles, BOTH, "--layers")
+        for image in ("operator", "trainer"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                found.manifest(image, "1.2")
     assert "operator:1.2 was built without linux/" in said.splitlines()[-1]
     assert "give BUILD_OPTIONS=--layers=false" in said.splitlines()[-1]
 
