@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m e2e.kind", description=_HELP, formatter_class=formatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    command = commands.add_parser("up", help="start what doesn't run; a cluster that is up stays as it is")
+    command = commands.add_parser("up", help="make the cluster; one of which all nodes run stays as it is")
     command.set_defaults(run=up)
 
     command = commands.add_parser("docker", help="start docker without a cluster, for the demo in a container")
