@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 import yaml
 from kubernetes import config
@@ -55,7 +56,7 @@ def installation(kube: Kube) -> Iterator[Installation]:
     if os.environ.get(INSTALLED):
         yield chart
         return
-    with kube.kubeconfig.with_name(f".{kube.kubeconfig.name}.e2e").open("w") as lock:
+    with _lock_file(kube.kubeconfig) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -70,6 +71,16 @@ def installation(kube: Kube) -> Iterator[Installation]:
             yield chart
         finally:
             chart.uninstall()
+
+
+def _lock_file(kubeconfig: Path) -> TextIO:
+    """Open a file that all runs on this cluster share: beside its kubeconfig, since the cluster may be anybody's."""
+    path = kubeconfig.with_name(f".{kubeconfig.name}.e2e")
+    try:
+        return path.open("w")
+    except OSError as error:
+        words = f"copy {kubeconfig} to a folder of your own, and set KUBECONFIG to it"
+        raise AccessError(f"no lock can be taken at {path} ({error.strerror}): {words}") from None
 
 
 def _program(name: str) -> Path:

@@ -192,6 +192,14 @@ def test_a_second_run_is_refused_while_the_first_one_has_the_cluster(kube: Kube,
     assert calls == ["install", "uninstall"]
 
 
+def test_a_kubeconfig_in_a_folder_of_somebody_else_is_told_in_a_sentence(kube: Kube, calls: list[str]) -> None:
+    kube.kubeconfig = Path("/proc/k3s.yaml")  # where not even root can make a file
+    told = r"^no lock can be taken at /proc/\.k3s\.yaml\.e2e \(No such file or directory\): copy "
+    with pytest.raises(access.AccessError, match=told), access.installation(kube):
+        pass
+    assert calls == []
+
+
 def test_a_chart_that_can_not_be_installed_is_told_in_a_sentence_and_nothing_of_it_is_left(
     kube: Kube,
     calls: list[str],
