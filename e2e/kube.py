@@ -62,10 +62,7 @@ class Kube:
         api = client.ApiClient(loaded)
         self._host = loaded.host
         self._pool: urllib3.PoolManager = api.rest_client.pool_manager
-        self._headers = {"Accept": "application/json"}
-        token = loaded.get_api_key_with_prefix("BearerToken", "authorization")
-        if token:
-            self._headers["Authorization"] = token
+        self._loaded = loaded
 
     # -- one object
 
@@ -160,7 +157,7 @@ class Kube:
         left = max(1, int(deadline - time.monotonic()))
         query = {"fieldSelector": field, "watch": "1", "resourceVersion": version, "timeoutSeconds": str(left)}
         url = f"{self._host}/{path}?{urlencode(query)}"
-        reply = self._pool.request("GET", url, headers=self._headers, preload_content=False, timeout=left + 5)
+        reply = self._pool.request("GET", url, headers=self._headers(), preload_content=False, timeout=left + 5)
         try:
             if reply.status >= 300:
                 raise Refused(reply.status, reply.data.decode(errors="replace"))
@@ -218,6 +215,11 @@ class Kube:
 
     # -- inside
 
+    def _headers(self) -> dict[str, str]:
+        """Each request asks for the token: one of a managed cluster expires within a run."""
+        token = self._loaded.get_api_key_with_prefix("BearerToken", "authorization")
+        return {"Accept": "application/json", **({"Authorization": token} if token else {})}
+
     def _path(self, kind: str, namespace: str, name: str = "") -> str:
         group, plural = PATHS[kind]
         middle = "" if kind in CLUSTERED or not namespace else f"namespaces/{namespace}/"
@@ -232,7 +234,7 @@ class Kube:
         content_type: str = "application/json",
     ) -> Object:
         url = f"{self._host}/{path}" + (f"?{urlencode(query)}" if query else "")
-        headers = {**self._headers, "Content-Type": content_type}
+        headers = {**self._headers(), "Content-Type": content_type}
         reply = self._pool.request(
             method, url, body=None if body is None else json.dumps(body), headers=headers, timeout=30.0, retries=2
         )

@@ -1,4 +1,4 @@
-"""How end-to-end tests wait: by watches of an API server, which may answer with a refusal or not at all."""
+"""How end-to-end tests ask and watch an API server, which may answer with a refusal or not at all."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
     watches: list[tuple[int, object]]
+    tokens: list[str | None]
 
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
+        self.server.tokens.append(self.headers["Authorization"])
         listing = {"metadata": {"resourceVersion": "1"}, "items": []}
         code, answer = self.server.watches.pop(0) if "watch=1" in self.path else (200, listing)
         body = json.dumps(answer).encode() + b"\n"
@@ -43,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def served(*watches: tuple[int, object]) -> Iterator[Server]:
     with Server(("127.0.0.1", 0), Handler) as server:
-        server.watches = [*watches]
+        server.watches, server.tokens = [*watches], []
         threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
         try:
             yield server
@@ -51,12 +53,17 @@ def served(*watches: tuple[int, object]) -> Iterator[Server]:
             server.shutdown()
 
 
-def connected(folder: Path, port: int) -> Kube:
+def connected(folder: Path, port: int, user: object = None) -> Kube:
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "a",
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        "clusters": [{"name": "a", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "a", "user": user or {}}],
+    }
     file = folder / "config"
-    file.write_text(
-        "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],"
-        f" clusters: [{{name: a, cluster: {{server: 'http://127.0.0.1:{port}'}}}}], users: [{{name: a, user: {{}}}}]}}"
-    )
+    file.write_text(json.dumps(content))  # which is YAML
     return Kube(file, Path("true"))
 
 
@@ -72,3 +79,19 @@ def test_a_wait_that_nobody_answers_says_what_it_waited_for_and_why_nothing_came
     with pytest.raises(AssertionError, match="Pod n/a: it runs: not within ") as told:
         connected(tmp_path, port).wait("Pod", "a", "n", lambda pod: pod, "it runs", 0.1)
     assert "Connection refused" in str(told.value)
+
+
+def test_a_token_that_has_expired_is_asked_for_again(tmp_path: Path) -> None:
+    """As those of managed clusters do within a run of these tests."""
+    version = "client.authentication.k8s.io/v1"
+    program = tmp_path / "login"
+    status = {"token": "'$(wc -l < times)'", "expirationTimestamp": "2020-01-01T00:00:00Z"}
+    credential = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status})
+    program.write_text(f"#!/bin/sh\ncd {tmp_path}\necho >> times\necho '{credential}'\n")
+    program.chmod(0o755)
+    login = {"exec": {"apiVersion": version, "command": str(program), "interactiveMode": "Never"}}
+    with served((200, {"type": "ADDED", "object": POD})) as server:
+        connected(tmp_path, server.server_port, login).wait("Pod", "a", "n", lambda pod: pod, "it is there", 30)
+    listed, watched = server.tokens
+    assert (listed or "").startswith("Bearer ")
+    assert listed != watched
