@@ -44,19 +44,25 @@ class Daemon:
         return record["pid"] if lives else None
 
     def start(self, argv: Sequence[str | Path], *, child: bool = False, cwd: Path = Path("/")) -> None:
-        """Start it unless it runs. `child`: the one process that `argv` forks is meant (see unshare --fork)."""
+        """Start it unless it runs. `child`: the one process that `argv` forks is meant (see unshare --fork).
+
+        Raises ClusterError if there is no such program, or it forks none.
+        """
         if self.pid:
             return
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a") as log:
-            process = subprocess.Popen(
-                [str(word) for word in argv],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=cwd,
-                start_new_session=True,
-            )
+            try:
+                process = subprocess.Popen(
+                    [str(word) for word in argv],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=cwd,
+                    start_new_session=True,
+                )
+            except FileNotFoundError:
+                raise ClusterError(f"the program {argv[0]} is not installed") from None
         pid = process.pid
         if child:
             children = Path(f"/proc/{pid}/task/{pid}/children")

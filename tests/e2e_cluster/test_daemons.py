@@ -107,6 +107,13 @@ def test_what_ended_before_it_was_written_down_does_not_run(daemon: Daemon, tmp_
     assert daemon.pid is None
 
 
+def test_a_program_that_is_missing_is_named(daemon: Daemon) -> None:
+    """As by any other command: shell.run says the same."""
+    with pytest.raises(ClusterError, match=r"^the program /there/is/none is not installed$"):
+        daemon.start(["/there/is/none"])
+    assert daemon.pid is None
+
+
 def test_what_ended_is_told_with_its_last_words(daemon: Daemon) -> None:
     daemon.start([sys.executable, "-c", "raise SystemExit('no more room')"])
     until(lambda: daemon.pid is None, 30, "it doesn't end")
