@@ -252,7 +252,11 @@ class World:
         return [event for event in found if event["involvedObject"]["name"] == name]
 
     def logs(self, name: str = "job") -> str:
-        return "\n".join(self.kube.logs(pod["metadata"]["name"], self.namespace) for pod in self.pods(name))
+        """Of all pods of a job. Fails the test if there is none, or if one can't be read: whatever a log must not say
+        would not be there."""
+        pods = self.pods(name)
+        assert pods, f"{name} has no pod whose log could be read"
+        return "\n".join(self.kube.kubectl("logs", "-n", self.namespace, pod["metadata"]["name"]) for pod in pods)
 
     def trainmaster(self, *arguments: str) -> str:
         """Our own command on this namespace; returns what it printed."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from e2e.installation import Installation
-from e2e.kube import Kube, Object
+from e2e.kube import JOB, Kube, Object
 from e2e.machine import Site
 from e2e.test_metrics import Scraper
 from e2e.world import World
@@ -20,8 +20,8 @@ class Stuck:
     def __init__(self) -> None:
         self.deleted: list[str] = []
 
-    def list(self, *_: Any) -> list[Object]:
-        return [{"metadata": {"name": "job"}}]
+    def list(self, kind: str, *_: Any) -> list[Object]:
+        return [{"metadata": {"name": "job"}}] if kind == JOB else []
 
     def delete(self, kind: str, *_: Any, **__: Any) -> None:
         self.deleted.append(kind)
@@ -47,7 +47,7 @@ def test_a_namespace_goes_also_when_a_job_in_it_does_not(kube: Stuck, world: Wor
     world.folder.mkdir()
     with pytest.raises(AssertionError, match="not within 60 s"):
         world.close()
-    assert kube.deleted == ["DistributedTrainingJob", "Namespace"]
+    assert kube.deleted == [JOB, "Namespace"]
     assert not world.folder.exists()
 
 
@@ -55,3 +55,8 @@ def test_a_pod_that_was_to_fetch_metrics_goes_also_when_it_never_runs(kube: Stuc
     with pytest.raises(AssertionError, match="not within 60 s"), Scraper(world):
         pass
     assert kube.deleted == ["Pod"]
+
+
+def test_what_no_log_may_say_is_not_looked_for_where_there_is_no_log(world: World) -> None:
+    with pytest.raises(AssertionError, match="job has no pod whose log could be read"):
+        world.logs()
