@@ -72,7 +72,12 @@ class Daemon:
                 forked[:] = children.read_text().split()
                 return bool(forked) or process.poll() is not None
 
-            until(seen, 10, f"{self.name} didn't start")
+            try:
+                until(seen, 10, f"{self.name} didn't start")
+            except ClusterError:
+                process.kill()
+                process.wait()
+                raise
             pid = int(forked[0]) if forked else pid  # as it was seen: it may have ended since
         self._record.parent.mkdir(parents=True, exist_ok=True)
         self._record.write_text(json.dumps({"pid": pid, "started": start_time(pid)}))

@@ -107,6 +107,22 @@ def test_what_ended_before_it_was_written_down_does_not_run(daemon: Daemon, tmp_
     assert daemon.pid is None
 
 
+def test_a_program_that_forks_nothing_is_ended(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other command would find it: only its child is written down."""
+    started: list[int] = []
+
+    class Remembered(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self.pid)
+
+    monkeypatch.setattr(daemons.subprocess, "Popen", Remembered)
+    monkeypatch.setattr(daemons, "until", lambda condition, _, otherwise: until(condition, 0, otherwise))
+    with pytest.raises(ClusterError, match="sleeper didn't start"):
+        daemon.start(["sleep", "600"], child=True)
+    assert [daemons.start_time(pid) for pid in started] == [None]
+
+
 def test_a_program_that_is_missing_is_named(daemon: Daemon) -> None:
     """As by any other command: shell.run says the same."""
     with pytest.raises(ClusterError, match=r"^the program /there/is/none is not installed$"):
