@@ -5,7 +5,7 @@
 #
 # BASE is any image with Python 3.11 or newer and pip, or one with apt that Python is put into (a CUDA base on
 # Ubuntu 24.04). TORCH is what pip gets: "torch" is the pinned version with the CUDA libraries that it asks for;
-# a requirement with options chooses another ("torch --index-url ..."); "" keeps the torch that the base brings.
+# a requirement with options chooses another ("torch --extra-index-url ..."); "" keeps the torch that the base brings.
 ARG BASE=python:3.12-slim
 
 FROM ${BASE} AS torch

@@ -65,6 +65,16 @@ def get(port: int, path: str) -> tuple[int, bytes]:
     return found
 
 
+def test_an_index_with_a_torch_for_cpus_is_asked_besides_the_one_that_has_everything_else() -> None:
+    """One command of pip installs TORCH, with its options, and packages that this index does not have."""
+    assert re.search(r"pip install .* isal .* \$\{TORCH\}", DOCKERFILE)
+    folders = (ROOT / "docs", ROOT / "docker", ROOT / "charts")
+    files = [ROOT / "README.md", *(path for folder in folders for path in folder.rglob("*") if path.is_file())]
+    texts = {path.relative_to(ROOT): path.read_text(errors="replace") for path in files}
+    assert [path for path, text in texts.items() if "--extra-index-url https://download.pytorch.org" in text] != []
+    assert [path for path, text in texts.items() if "--index-url https://download.pytorch.org" in text] == []
+
+
 def test_metrics_leave_the_container_and_nothing_else_does(run: int) -> None:
     server = demo.serve("127.0.0.1", 0, run)
     assert get(server.server_address[1], "/metrics") == (200, METRICS)
