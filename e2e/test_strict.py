@@ -68,5 +68,7 @@ def test_a_pod_that_the_namespace_forbids_is_refused_before_it_is_submitted(worl
 
 def test_a_full_quota_is_told_and_the_job_is_submitted_and_waits(world: World, tmp_path: Path) -> None:
     world.limit_pods(0)
-    world.trainmaster("submit", written(tmp_path, world.script(["true"])))
+    words = world.remarks("submit", written(tmp_path, world.script(["true"])))
+    assert "its pods cannot start now: " in words
+    assert "exceeded quota" in words
     assert "exceeded quota" in world.wait(lambda status: reason(status), "the reason")

@@ -264,6 +264,12 @@ class World:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def remarks(self, *arguments: str) -> str:
+        """Our own command on this namespace, which must not refuse; returns what it says beside its output."""
+        done = self._command(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
     def refused(self, *arguments: str) -> str:
         """Our own command on this namespace, which must refuse; returns what it says."""
         done = self._command(*arguments)
