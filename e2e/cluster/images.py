@@ -226,7 +226,8 @@ def _volumes() -> list[str]:
 def _pip_settings() -> Path:
     """This machine's settings of pip as one file: what its variables say and what its own files say."""
     settings = {}
-    for line in run("python3", "-m", "pip", "config", "list", check=False).splitlines():
+    lines = run("python3", "-m", "pip", "config", "list", check=False).splitlines()
+    for line in sorted(lines, key=lambda line: line.startswith(":env:")):  # a variable wins over a file
         key, _, value = line.partition("=")
         settings[key.rpartition(".")[2]] = value.strip("'\"")
     settings.pop("find-links", None)  # folders of this machine

@@ -54,3 +54,20 @@ def test_what_a_build_that_was_ended_early_left_is_removed_before_the_next_one(c
     assert buildah(commands).index("rm") < buildah(commands).index("bud")
     assert [*images._BUILDAH, "rm", "--all"] in commands
     assert commands[-1] == ["umount", str(images._STORE / "root" / "overlay")]
+
+
+def test_builds_get_the_settings_of_pip_that_this_machine_goes_by(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A variable wins over a file, and `pip config list` names it first."""
+    listed = (
+        ":env:.find-links='/opt/wheels'\n:env:.index-url='https://variable/simple'\n"
+        "global.cert='/etc/ssl/all.crt'\nglobal.index-url='https://file/simple'\ninstall.index-url='https://file/simple'\n"
+    )
+    monkeypatch.setattr(images, "run", lambda *_, **__: listed)
+    monkeypatch.setattr(images, "CACHE", tmp_path)
+    assert images._pip_settings().read_text().splitlines() == [
+        "[global]",
+        "cert = /etc/ssl/all.crt",
+        "index-url = https://variable/simple",
+    ]
