@@ -58,7 +58,7 @@ def up(options: argparse.Namespace) -> None:
 def down(options: argparse.Namespace) -> None:
     if not STATE.exists():
         return
-    if control_plane.API_SERVER.pid:
+    if control_plane.ready():
         kwok.down()
     kwok.KWOK.stop()
     nodes.down()
