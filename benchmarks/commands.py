@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -35,31 +36,43 @@ def sigterm_exits() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def popen(command: list[str], variables: dict[str, str], output: Path) -> subprocess.Popen[bytes]:
-    """Start a command, with these variables added to this process's own."""
+def popen(
+    command: list[str], variables: dict[str, str], output: Path, folder: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a command in a folder, with these variables added to this process's own.
+
+    It is told to end when this thread ends, whatever ends it. It has nothing to read.
+    """
     with output.open("wb") as file:
         return subprocess.Popen(
-            command, env={**os.environ, **variables}, stdout=file, stderr=file, start_new_session=True
+            command,
+            cwd=folder,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            preexec_fn=partial(process_tree.die_with_parent, signal.SIGTERM),
         )
 
 
 def run(command: list[str], variables: dict[str, str], output: Path, limit_s: float) -> int | None:
-    """Run a command to its end and return its exit code; after the limit end its whole session and return None."""
+    """Run a command to its end and return its exit code; after the limit end all that it has started, return None."""
     return wait(popen(command, variables, output), limit_s)
 
 
 def wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
-    """Return a started command's exit code; after the limit end its whole session and return None."""
-    try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
+    """Return a started command's exit code; after the limit end all that it has started, and return None.
+
+    The same is ended if SIGINT or SIGTERM ends this program: a terminal sends neither to another session.
+    """
+    with sigterm_exits():
         try:
-            process.wait(ENDS_S)
+            return process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        return None
+            return None
+        finally:
+            end_all(process)
 
 
 def end_all(process: subprocess.Popen[bytes]) -> None:

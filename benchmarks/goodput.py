@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import goodput_account, goodput_runners, load, record
+from benchmarks import commands, goodput_account, goodput_runners, load, record
 from benchmarks.goodput_account import Line, Strike
 from benchmarks.goodput_faults import POD_KILLED, RANK_KILLED, Fault, draw, young_steps
 from benchmarks.goodput_runners import Runner, Work
@@ -239,7 +239,8 @@ def main(arguments: list[str] | None = None) -> int:
         if cell.mean_steps:
             key = Cell(cell.system, CALM, 0, cell.steps, cell.ranks, cell.script)
             calm = next(result for result in results if key.is_of(result))
-        result = measure(cell, calm, given.limit)
+        with commands.sigterm_exits():
+            result = measure(cell, calm, given.limit)
         record.append_row(given.results, result)
         print(
             f"{cell.system:12} {cell.mean_steps:6g} steps between faults, seed {cell.seed}: {result['struck']} faults, "

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import kill_options, load, record
+from benchmarks import commands, kill_options, load, record
 from benchmarks.markdown import machines, table, wrapped
 from benchmarks.public_scripts import data, library_scripts, stamps, torch_scripts
 from benchmarks.public_scripts.runs import OURS, PEER, Started, facts
@@ -108,7 +108,8 @@ def main(arguments: Sequence[str] | None = None, scripts: Sequence[PublicScript]
                 # torchrun has nothing to learn before its first kill.
                 settle = (given.settle[0 if system == OURS else 1], given.settle[1])
                 try:
-                    row = measure(script, given.sources, system, given.kills, settle, given.limit)
+                    with commands.sigterm_exits():
+                        row = measure(script, given.sources, system, given.kills, settle, given.limit)
                 except BadSources as error:
                     sys.stderr.write(f"benchmarks.script_recovery: {error}\n")
                     return 2

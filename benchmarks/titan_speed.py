@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import load, record
+from benchmarks import commands, load, record
 from benchmarks.markdown import machine, wrapped
 from benchmarks.public_scripts import titan_script
 from benchmarks.public_scripts.runs import OURS, PEER, Started
@@ -129,7 +129,8 @@ def main(arguments: Sequence[str] | None = None, script: PublicScript | None = N
         parser.error(f"at least {LEAST_PAIRS} pairs of blocks of at least {LEAST_STEPS} steps tell something")
     before = load.look()
     try:
-        found = take_turns(script or lengthened(), given.sources, given.pairs, given.steps)
+        with commands.sigterm_exits():
+            found = take_turns(script or lengthened(), given.sources, given.pairs, given.steps)
     except (BadSources, RuntimeError) as error:
         sys.stderr.write(f"benchmarks.titan_speed: {error}\n")
         return 2

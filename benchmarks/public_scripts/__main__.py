@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record
+from benchmarks import commands, record
 from benchmarks.public_scripts.page import RESULTS, SCRIPTS
 from benchmarks.public_scripts.runs import OURS, PEER, run
 from benchmarks.public_scripts.scripts import BadSources, PublicScript, check_chosen
@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None, scripts: Sequence[PublicScript]
                 kill = Kill(script.victim, script.kill_step) if killed else None
                 try:
                     pace_s = script.pace_s if killed and not given.no_pauses else 0.0
-                    row = run(script, given.sources, system, kill, pace_s, script.limit_s * given.patience)
+                    with commands.sigterm_exits():
+                        row = run(script, given.sources, system, kill, pace_s, script.limit_s * given.patience)
                 except BadSources as error:
                     sys.stderr.write(f"benchmarks.public_scripts: {error}\n")
                     return 2

@@ -109,16 +109,7 @@ class Started:
         else:
             command, variables = torchrun_line(script), {**environment, **AT_ITS_BEST}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        with (root / "output").open("wb") as file:
-            self.process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env={**os.environ, "PATH": path, **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
+        self.process = commands.popen(command, {"PATH": path, **variables}, root / "output", self.folder)
 
     def __enter__(self) -> Started:
         return self

@@ -1,0 +1,111 @@
+"""Commands that a benchmark measures end with the benchmark, whatever ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from benchmarks import commands, goodput, load, script_recovery, titan_speed
+from benchmarks.public_scripts import __main__ as public_scripts
+from tests import tied
+
+LIMIT_S = 20.0
+PROGRAM = """
+import sys
+from pathlib import Path
+from benchmarks import commands
+commands.run(sys.argv[2:], {}, Path(sys.argv[1]), 600.0)
+"""
+STUBBORN = 'trap "" TERM; setsid sleep 600 & echo $! $$; while :; do wait; done'
+"""A command that does not end when it is told to, with a process in a session of its own."""
+
+
+def pids_in(output: Path, still_there: Callable[[], bool] = lambda: True) -> list[int]:
+    """Wait until a command has said its pids, and return them."""
+    while not (output.exists() and output.read_text().endswith("\n")):
+        assert still_there(), "it has ended by itself"
+    return [*map(int, output.read_text().split())]
+
+
+def killed(pids: list[int]) -> list[int]:
+    """Kill those of these processes that do not end by themselves within LIMIT_S, and return them."""
+    left = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            process = os.pidfd_open(pid)
+            if not select.select([process], [], [], LIMIT_S)[0]:
+                left.append(pid)
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+            os.close(process)
+    return left
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_command_ends_with_the_benchmark_that_is_interrupted(number: signal.Signals, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    command = ["sh", "-c", "echo $$; exec sleep 600"]
+    benchmark = tied.popen([sys.executable, "-c", PROGRAM, str(output), *command])
+    pids = pids_in(output, lambda: benchmark.poll() is None)
+    benchmark.send_signal(number)
+    assert benchmark.wait(60) != 0
+    assert killed(pids) == []
+
+
+@pytest.mark.processes
+def test_after_its_limit_nothing_is_left_of_a_command_that_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "ENDS_S", 0.01)
+    output = tmp_path / "output"
+    process = commands.popen(["sh", "-c", STUBBORN], {}, output)
+    pids = pids_in(output, lambda: process.poll() is None)
+    assert commands.wait(process, 0.01) is None
+    assert killed(pids) == []
+
+
+@pytest.fixture
+def deaf_to_sigterm() -> Iterator[None]:
+    """This process does not end by SIGTERM, unless what is tested says otherwise."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "measures", "options"),
+    [
+        (goodput, "measure", ["--results", "{folder}/rows"]),
+        (public_scripts, "run", ["--sources", "{folder}", "--results", "{folder}/rows"]),
+        (script_recovery, "measure", ["--sources", "{folder}", "--results", "{folder}/rows"]),
+        (titan_speed, "take_turns", ["--sources", "{folder}", "--no-write"]),
+    ],
+    ids=["goodput", "public_scripts", "script_recovery", "titan_speed"],
+)
+def test_sigterm_lets_a_benchmark_end_what_it_has_started(
+    benchmark: ModuleType,
+    measures: str,
+    options: list[str],
+    deaf_to_sigterm: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measure(*_: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("SIGTERM was not heard")
+
+    monkeypatch.setattr(benchmark, measures, measure)
+    monkeypatch.setattr(load, "look", lambda: load.Load(0.0, 0.0))
+    with pytest.raises(SystemExit) as ended:
+        benchmark.main([word.format(folder=tmp_path) for word in options])
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not (tmp_path / "rows").exists(), "a run that was cut off is no result"
