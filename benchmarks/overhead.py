@@ -29,6 +29,7 @@ from benchmarks.ports import free_port
 from benchmarks.record import Case, write
 from benchmarks.trainer_systems import ours
 from benchmarks.turns import Meter, Turns, lower_bound
+from trainmaster.host import processes
 
 WORLD = 2
 WARM_UP = 10  # steps, at least
@@ -135,7 +136,10 @@ def minimal(rank: int, folder: str, meter: Meter) -> None:
 
 
 class World:
-    """The ranks of one system, forked from this process, which has imported all and computed nothing."""
+    """The ranks of one system, forked from this process, which has imported all and computed nothing.
+
+    They die with it.
+    """
 
     def __init__(self, system: str, case: str, blocks: int, block: int) -> None:
         self.system, self.case, self.block = system, case, block
@@ -176,11 +180,13 @@ class World:
             raise SystemExit(f"overhead: a rank of {self.case}/{self.system} failed") from None
 
     def _fork(self, rank: int) -> int:
+        parent = os.getpid()
         pid = os.fork()
         if pid:
             return pid
         code = 1
         try:
+            processes.die_with_parent(parent)  # forks have all ends of the pipes, so none is closed when it ends
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
             meter = Meter(self.first, self.block, *self._turns.ends(rank))
             SYSTEMS[self.system](rank, self._folder.name, meter)

@@ -30,6 +30,7 @@ from benchmarks.turns import Meter, Turns
 from trainmaster import models
 from trainmaster.contract.config import ModelConfig
 from trainmaster.contract.wire import environment
+from trainmaster.host import processes
 from trainmaster.parallel.blocks import compiling, float8
 from trainmaster.tools.parity.rows import LOSSY
 from trainmaster.train.measures import mfu
@@ -137,8 +138,10 @@ class System:
         meter_of: Callable[[Blocks, tuple[int, int], torch.device, Path], DeviceMeter] = DeviceMeter,
     ) -> None:
         self.name, self._facts, self._turns = name, folder / f"{name}.json", Turns(1)
+        parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
+            processes.die_with_parent(parent)  # a fork has all ends of the pipes, so none is closed when this one ends
             meter = meter_of(blocks, self._turns.ends(0), device, self._facts)
             train = partial(ours.train, 0, str(folder), meter)
             if name == BY_HAND:

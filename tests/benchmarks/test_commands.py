@@ -17,6 +17,8 @@ import pytest
 from benchmarks import commands, goodput, load, script_recovery, titan_speed
 from benchmarks.public_scripts import __main__ as public_scripts
 from tests import tied
+from tests.benchmarks import commands_probe
+from tests.trainer.ranks import Ranks
 
 LIMIT_S = 20.0
 PROGRAM = """
@@ -24,6 +26,20 @@ import sys
 from pathlib import Path
 from benchmarks import commands
 commands.run(sys.argv[2:], {}, Path(sys.argv[1]), 600.0)
+"""
+FORKS = """
+import os, signal, sys
+from pathlib import Path
+from benchmarks import overhead
+from benchmarks.turns import Meter
+
+def wait(rank: int, folder: str, meter: Meter) -> None:
+    Path(sys.argv[1], f"rank-{rank}").write_text(str(os.getpid()))
+    meter.step(meter.first)
+
+overhead.SYSTEMS["minimal"] = wait
+overhead.World("minimal", "shard", 1, 4)
+os.kill(os.getpid(), signal.SIGKILL)
 """
 STUBBORN = 'trap "" TERM; setsid sleep 600 & echo $! $$; while :; do wait; done'
 """A command that does not end when it is told to, with a process in a session of its own."""
@@ -71,6 +87,20 @@ def test_after_its_limit_nothing_is_left_of_a_command_that_does_not_end(
     pids = pids_in(output, lambda: process.poll() is None)
     assert commands.wait(process, 0.01) is None
     assert killed(pids) == []
+
+
+@pytest.mark.processes
+def test_forked_ranks_that_wait_for_their_turn_die_with_the_benchmark(tmp_path: Path) -> None:
+    benchmark = tied.popen([sys.executable, "-c", FORKS, str(tmp_path)])
+    assert benchmark.wait(60) == -signal.SIGKILL
+    pids = [int(file.read_text()) for file in tmp_path.glob("rank-*")]
+    assert len(pids) == 2
+    assert killed(pids) == []
+
+
+@pytest.mark.processes
+def test_a_side_on_a_device_that_waits_for_its_turn_dies_with_the_command(ranks: Ranks, tmp_path: Path) -> None:
+    assert killed([ranks.call(commands_probe.side_of_a_killed_command, str(tmp_path))]) == []
 
 
 @pytest.fixture
