@@ -131,11 +131,11 @@ def documented(rows: list[Row]) -> str:
     tried = [row for row in rows if row["system"] == DOCUMENTED]
     if not tried:
         return ""
-    kills, came = sum(row["kills"] for row in tried), sum(len(row["seconds"]) for row in tried)
-    return (
-        "Torchrun was run with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`. "
-        f"Without this variable, torchrun restarted the ranks after {came} of {kills} kills."
-    )
+    came = sum(len(row["seconds"]) for row in tried)
+    # Only ranks that came back are killed again: a run that never recovers has one kill, however many were planned.
+    kills = sum(min(row["kills"], len(row["seconds"]) + 1) for row in tried)
+    after = f"came back after {came} of {kills} kills" if came else "never came back after they had been killed once"
+    return f"Torchrun was run with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`. Without this variable, the ranks {after}."
 
 
 def _kinds(rows: list[Row]) -> list[tuple[int, str]]:

@@ -105,7 +105,9 @@ def test_recoveries_are_told_with_the_range_of_the_ratio(tmp_path: Path, monkeyp
     told = "\n".join(recovery_page.compared(rows))
     assert "| 4 | DDP | 0.20 s (0.10 to 0.30), 4 | 5.00 s (4.00 to 6.00), 2 | 20 to 30 (2 runs) | 0.2 to 0.2 |" in told
     assert "| 16 | DDP | 0.90 s (0.90 to 0.90), 1 | not run |  |" in told
-    assert recovery_page.documented(rows).endswith("torchrun restarted the ranks after 0 of 3 kills.")
+    assert recovery_page.documented(rows).endswith("the ranks never came back after they had been killed once.")
+    some = [run(1, DOCUMENTED, [9.0]), run(2, DOCUMENTED, [9.0, 8.0, 7.0])]
+    assert recovery_page.documented(some).endswith("the ranks came back after 4 of 5 kills.")
     file = tmp_path / "recovery.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr(recovery_page, "RESULTS", file)
