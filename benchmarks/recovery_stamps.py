@@ -3,15 +3,15 @@
 A stamp is a line `monotonic ns, attempt, event, step, ns spent in imports by then`; older scripts leave out the last.
 A part ends when the last rank is through it, so the parts of a recovery add up to it:
 
-- restart: from the death until every rank of the next attempt runs its first line: noticing it, ending the others,
-  meeting again, forking or executing;
+- restart: from the death until every rank of the attempt that comes back runs its first line: noticing it, ending the
+  others, meeting again, forking or executing, and any attempt that fails before that;
 - imports: wherever they stand; rendezvous: joining the process group;
 - build: model, optimizer, checkpoint; first step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,27 +40,25 @@ def read(folder: Path, ranks: int) -> list[Stamp]:
 
 
 def times(stamps: Iterable[Stamp], ranks: int, kills: int) -> list[float]:
-    """Return the seconds of each recovery that came about: from a death to the first step of all ranks."""
+    """Return the seconds of each recovery that came about: from a death to the first step of all ranks.
+
+    A restart that fails is part of the recovery that it delays.
+    """
     known = [*stamps]
     return [
-        (max(stamp.at_ns for stamp in firsts) - death) / 1e9
-        for attempt in range(kills)
-        for death in [_death(known, attempt)]
-        for firsts in [[s for s in known if s.attempt == attempt + 1 and s.event == "first"]]
-        if death is not None and len(firsts) == ranks
+        (max(stamp.at_ns for stamp in known if (stamp.attempt, stamp.event) == (attempt, "first")) - death) / 1e9
+        for death, attempt in _recoveries(known, ranks, kills)
     ]
 
 
 def parts(stamps: Iterable[Stamp], ranks: int, kills: int) -> list[dict[str, float]]:
     """Return the seconds of each part (PARTS) of each recovery that came about and has all stamps."""
     known, found = [*stamps], []
-    for attempt in range(kills):
-        death = _death(known, attempt)
+    for death, attempt in _recoveries(known, ranks, kills):
         events = {
-            event: [s for s in known if s.attempt == attempt + 1 and s.event == event]
-            for event in ("begin", *_MILESTONES)
+            event: [s for s in known if s.attempt == attempt and s.event == event] for event in ("begin", *_MILESTONES)
         }
-        if death is None or any(len(each) != ranks for each in events.values()):
+        if any(len(each) != ranks for each in events.values()):
             continue
         last = max(stamp.at_ns for stamp in events["begin"])
         split = {RESTART: last - death, IMPORTS: 0}
@@ -74,6 +72,20 @@ def parts(stamps: Iterable[Stamp], ranks: int, kills: int) -> list[dict[str, flo
             last, imported = slowest.at_ns, max(imported, slowest.imports_ns)
         found.append({part: split[part] / 1e9 for part in PARTS})
     return found
+
+
+def _recoveries(stamps: list[Stamp], ranks: int, kills: int) -> Iterator[tuple[int, int]]:
+    """Yield, for each death after which all ranks stepped before the next one, when it was and the attempt of that."""
+    for attempt in range(kills):
+        death = _death(stamps, attempt)
+        if death is None:
+            continue
+        for later in range(attempt + 1, max(stamp.attempt for stamp in stamps) + 1):
+            if sum((stamp.attempt, stamp.event) == (later, "first") for stamp in stamps) == ranks:
+                yield death, later
+                break
+            if _death(stamps, later) is not None:
+                break
 
 
 def _death(stamps: list[Stamp], attempt: int) -> int | None:

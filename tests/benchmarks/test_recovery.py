@@ -55,6 +55,17 @@ def test_a_recovery_without_all_stamps_has_no_parts() -> None:
     assert parts([s for s in RECOVERED if s.event != "built"], 2, 1) == []
 
 
+def test_a_restart_that_fails_is_part_of_the_recovery_that_it_delays() -> None:
+    failed = stamps((0, 9, 1, "begin", 0), (1, 9, 1, "begin", 0), (0, 10, 1, "first", 0))
+    back = [stamp._replace(attempt=2, at_ns=stamp.at_ns + 20 * SECOND) for stamp in RECOVERED if stamp.attempt == 1]
+    before = [stamp for stamp in RECOVERED if stamp.attempt == 0]
+    assert times(before + failed + back, 2, 2) == [31.0]
+    (split,) = parts(before + failed + back, 2, 2)
+    assert (split[RESTART], sum(split.values())) == (23.0, 31.0)
+    again = stamps((1, 11, 1, "death", 0))
+    assert times(before + failed + again + back, 2, 2) == [25.0], "all ranks stepped after the second death alone"
+
+
 def test_stamps_of_scripts_that_count_no_imports_are_read(tmp_path: Path) -> None:
     (tmp_path / "stamps-1").write_text("5000000000 0 death 17\n6000000000 1 first 18 250\n")
     assert read(tmp_path, 2) == [
