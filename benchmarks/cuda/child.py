@@ -21,6 +21,14 @@ from trainmaster.rank import script_runner
 INHERITED = ("TRAINMASTER_", "MASTER_", "TORCHELASTIC_")
 """Beginnings of variables that a rank's environment has, and that no work here inherits."""
 _QUOTED = 300  # characters of a log
+_ADDED = (
+    "CUDA kernel errors might be asynchronously reported",
+    "For debugging consider passing CUDA_LAUNCH_BLOCKING",
+    "Compile with `TORCH_USE_CUDA_DSA`",
+    "Device-side assertion tracking was not enabled",
+    "Search for `cuda",
+)
+"""Beginnings of lines that torch adds to an error of CUDA. The line above them says what went wrong."""
 
 
 class WorkFailed(Exception):
@@ -85,8 +93,9 @@ def _be(work: Callable[[], Any], log: Path, pipe: Connection, parent: int) -> No
 
 
 def last_words(log: Path, began: int = 0) -> str:
-    """The last line that was written after the first `began` bytes, for people."""
+    """The last line with words of its own that was written after the first `began` bytes, for people."""
     with log.open("rb") as file:
         file.seek(began)
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    lines = [line for line in lines if line and not line.startswith(_ADDED)]
     return f"{log} ends with: {lines[-1][:_QUOTED]}" if lines else f"{log} has nothing of it"
