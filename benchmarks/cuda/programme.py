@@ -6,6 +6,7 @@ import argparse
 import fnmatch
 import gc
 import importlib
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -210,13 +211,18 @@ def read(arguments: Sequence[str] | None, known: Iterable[str]) -> argparse.Name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0: no row was bad. 1: some were, or had no time. 2: the command line was wrong."""
+    """Exit code 0: no row was bad. 1: some were, or had no time. 2: the command line was wrong, or the device can't be
+    used."""
     known = parts()
     given = read(arguments, known)
     for name in PRELOADED:
         importlib.import_module(name)
     gc.freeze()  # forks leave it alone, so their memory stays shared
-    facts = child.run(device_facts, given.out / "facts.log", FACTS_LIMIT_S)
+    try:
+        facts = child.run(device_facts, given.out / "facts.log", FACTS_LIMIT_S)
+    except child.WorkFailed as reason:  # NVML has found a device, and torch can't use it: the driver is too old, …
+        print(f"cuda: this machine's device can't be used: {reason}", file=sys.stderr)
+        return 2
     good, known_rows = True, 0
     for name in given.parts or known:
         statuses = run(known[name], Setting(given.out / name, facts), given.seconds, given.rows)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from benchmarks.cuda import child
+import pytest
+
+from benchmarks.cuda import child, programme
 
 ILLEGAL_ACCESS = """Traceback (most recent call last):
   File "loop.py", line 1, in step
@@ -22,3 +26,19 @@ def test_the_last_words_of_an_error_of_cuda_are_those_that_name_it(tmp_path: Pat
     log.write_text(ILLEGAL_ACCESS)
     said = child.last_words(log)
     assert said.endswith("ends with: torch.AcceleratorError: CUDA error: an illegal memory access was encountered")
+
+
+def test_a_device_that_can_not_be_used_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failed(work: Callable[[], Any], log: Path, limit_s: float) -> Any:
+        raise child.WorkFailed("exit code 1; facts.log ends with: RuntimeError: the NVIDIA driver is too old")
+
+    monkeypatch.setattr(programme.child, "run", failed)
+    monkeypatch.setattr(programme, "PRELOADED", ())
+    monkeypatch.setattr(programme.gc, "freeze", lambda: None)
+    assert programme.main(["works", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert "this machine's device can't be used: exit code 1; " in said.err
+    assert "the NVIDIA driver is too old" in said.err
+    assert said.out == ""
