@@ -8,6 +8,7 @@ import gc
 import importlib
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -140,6 +141,9 @@ def _ended(row: Row, left_s: float) -> tuple[str, Numbers, str]:
         return NOT_HERE, {}, str(reason)
     except child.WorkFailed as reason:
         return FAILED, {}, str(reason)
+    except Exception as error:  # noqa: BLE001 it is told, and the rows behind this one are still worth having
+        traceback.print_exc()
+        return FAILED, {}, f"{type(error).__name__}: {error}"
     return GOOD if numbers.get("passed", True) else BAD, numbers, numbers.get("said", "")
 
 

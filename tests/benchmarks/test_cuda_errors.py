@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.cuda import child, programme
+from benchmarks.cuda.programme import Numbers, Part, Row, Setting
 
 ILLEGAL_ACCESS = """Traceback (most recent call last):
   File "loop.py", line 1, in step
@@ -26,6 +27,21 @@ def test_the_last_words_of_an_error_of_cuda_are_those_that_name_it(tmp_path: Pat
     log.write_text(ILLEGAL_ACCESS)
     said = child.last_words(log)
     assert said.endswith("ends with: torch.AcceleratorError: CUDA error: an illegal memory access was encountered")
+
+
+def test_a_row_whose_result_can_not_be_read_has_failed_and_the_next_one_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(limit_s: float) -> Numbers:
+        return {"n": {}["phaseMilliseconds"]}
+
+    rows = [Row("unreadable", read), Row("next", lambda limit_s: {"n": 1})]
+    part = Part("works", ("number",), lambda setting: rows, lambda numbers: (str(numbers["n"]),))
+    statuses = programme.run(part, Setting(tmp_path / "works", None), 60.0)
+    assert statuses == {"unreadable": programme.FAILED, "next": programme.GOOD}
+    told = capsys.readouterr()
+    assert "KeyError: 'phaseMilliseconds'" in told.out
+    assert 'return {"n": {}["phaseMilliseconds"]}' in told.err
 
 
 def test_a_device_that_can_not_be_used_is_told_in_a_sentence(
