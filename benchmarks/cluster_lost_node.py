@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from benchmarks.cluster_recovery import first_after, scripted
+from benchmarks.cluster_recovery import first_after, opened, scripted
 from benchmarks.record import RESULTS, Case, load, write
 from benchmarks.recovery import table
 from e2e.cluster import places
@@ -129,10 +129,8 @@ def main() -> int:
     whole = Case(name, "trainmaster", "s")
     known = Case(f"{name}, once the cluster knows it", "trainmaster", "s")
     for number in range(given.samples):
-        world = World(kube, installation, f"bench-lost-node-{number}")
-        world.open()
-        seconds = sample(world, Own(), given.ranks, given.lose_leader)
-        world.close()
+        with opened(kube, installation, f"bench-lost-node-{number}") as world:
+            seconds = sample(world, Own(), given.ranks, given.lose_leader)
         installation.wait_ready()
         for phase, case in phases.items():
             case.samples.append(seconds[phase])

@@ -12,7 +12,9 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from benchmarks import recovery_stamps
@@ -25,6 +27,10 @@ from e2e.kube import Kube, Object
 from e2e.machine import Own
 from e2e.world import PLAIN_TORCH, World
 
+Undo = Callable[[], None]
+Disturb = Callable[[World, str], Undo]
+"""Disturbs a pod of a world, and returns what takes it back."""
+
 NOT_THE_FIRST_NODE = {
     "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {
@@ -35,6 +41,17 @@ NOT_THE_FIRST_NODE = {
     }
 }
 """The machine reaches the cluster's services through that one."""
+
+
+@contextmanager
+def opened(kube: Kube, installation: Installation, namespace: str) -> Iterator[World]:
+    """A namespace of its own, which is gone after the block with all that is in it, whatever ends the block."""
+    world = World(kube, installation, namespace)
+    world.open()
+    try:
+        yield world
+    finally:
+        world.close()
 
 
 def scripted(
@@ -72,15 +89,30 @@ def killed_ranks(world: World, ranks: int, kills: int) -> tuple[list[float], lis
     return recovery_times(world.folder, ranks, kills), closed_clocks(status)
 
 
-def disturbed(world: World, ranks: int, disturb: Callable[[str], None]) -> tuple[float, dict[str, float]]:
-    """Seconds from `disturb(pod)` to the next step of all ranks, by the ranks' own stamps, and the phase clock."""
+def delete_pod(world: World, pod: str) -> Undo:
+    world.kube.delete("Pod", pod, world.namespace)
+    return lambda: None
+
+
+def lose_node(machine: Own, world: World, pod: str) -> Undo:
+    """Lose the node of a pod."""
+    node = world.node_of(pod)
+    machine.lose(node)
+    return partial(machine.heal, node)
+
+
+def disturbed(world: World, ranks: int, disturb: Disturb) -> tuple[float, dict[str, float]]:
+    """Seconds from the disturbance to the next step of all ranks, by the ranks' own stamps, and the phase clock."""
     scripted(world, ranks, 0, (0.0, 0.0), after=1_000_000)
     world.wait(lambda status: status.get("phase") == "Running", "running", limit_s=240)
     world.wait_step(300, limit_s=240)  # by then the zygotes have learned
     before = time.monotonic_ns()
-    disturb(world.pod(ranks - 1))
-    clock = wait_recovered(world)
-    return (first_after(world.folder, ranks, before) - before) / 1e9, clock
+    undo = disturb(world, world.pod(ranks - 1))
+    try:
+        clock = wait_recovered(world)
+        return (first_after(world.folder, ranks, before) - before) / 1e9, clock
+    finally:
+        undo()
 
 
 def wait_recovered(world: World) -> dict[str, float]:
@@ -137,47 +169,28 @@ def main() -> int:
         if not given.no_write:
             write("cluster-recovery", cases)
 
-    def in_a_world(name: str) -> World:
-        world = World(kube, installation, f"bench-{name}")
-        world.open()
-        return world
-
-    def lose(pod: str) -> None:
-        lost.append(world.node_of(pod))
-        machine.lose(lost[-1])
-
-    world = in_a_world("kill")
-    times, clocks = killed_ranks(world, ranks, given.kills)
-    world.close()
+    with opened(kube, installation, "bench-kill") as world:
+        times, clocks = killed_ranks(world, ranks, given.kills)
     told(Case(f"{ranks} pods, a rank killed", "trainmaster", "s", times), clocks)
 
-    machine = Own()
-    lost: list[str] = []
-    disturbances: dict[str, Callable[[str], None]] = {
-        "a pod deleted": lambda pod: kube.delete("Pod", pod, world.namespace),
-        "a node lost": lose,
-    }
+    disturbances: dict[str, Disturb] = {"a pod deleted": delete_pod, "a node lost": partial(lose_node, Own())}
     for what, disturb in disturbances.items():
         case, clocks = Case(f"{ranks} pods, {what}", "trainmaster", "s"), []
         for number in range(given.repetitions):
-            world = in_a_world(f"{what.split()[1]}-{number}")
-            seconds, clock = disturbed(world, ranks, disturb)
+            with opened(kube, installation, f"bench-{what.split()[1]}-{number}") as world:
+                seconds, clock = disturbed(world, ranks, disturb)
             case.samples.append(seconds)
             clocks.append(clock)
-            while lost:
-                machine.heal(lost.pop())
-            world.close()
         told(case, clocks)
 
-    world = in_a_world("leader")
-    ends: dict[str, Callable[[str], None]] = {
-        "leader told to end": lambda pod: kube.delete("Pod", pod, NAMESPACE),
-        "leader killed": lambda pod: world.kill_container(pod, NAMESPACE),
-    }
-    for what, end in ends.items():
-        samples = [successor(world, installation, end) for _ in range(given.repetitions)]
-        told(Case(f"{what}, successor acts", "trainmaster", "s", samples), [])
-    world.close()
+    with opened(kube, installation, "bench-leader") as world:
+        ends: dict[str, Callable[[str], None]] = {
+            "leader told to end": lambda pod: kube.delete("Pod", pod, NAMESPACE),
+            "leader killed": lambda pod: world.kill_container(pod, NAMESPACE),
+        }
+        for what, end in ends.items():
+            samples = [successor(world, installation, end) for _ in range(given.repetitions)]
+            told(Case(f"{what}, successor acts", "trainmaster", "s", samples), [])
 
     print(table(cases))
     return 0

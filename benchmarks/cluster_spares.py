@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.clocks import interrupted, nth_clock
-from benchmarks.cluster_recovery import wait_recovered
+from benchmarks.cluster_recovery import Undo, opened, wait_recovered
 from benchmarks.record import Case, write
 from benchmarks.recovery import table
 from benchmarks.stepwatch import Interruption, Steps
@@ -31,7 +31,6 @@ from e2e.machine import Own
 from e2e.world import World
 
 Sample = tuple[Interruption, dict[str, float]]
-Undo = Callable[[], None]
 
 SETTLE_S = 5.0  # for agents to find the new leader
 BEFORE_S, AFTER_S = 1.0, 2.0  # stretches of ordinary steps, which the interruption is told from
@@ -164,19 +163,15 @@ def main() -> int:
     for at, plan in enumerate(plan for plan in PLANS if given.only in plan.name):
         samples = []
         for number in range(given.repetitions):
-            world = World(kube, installation, f"bench-spares-{at}-{number}")
-            world.open()
-            samples.append(disturbed(world, plan))
-            world.close()
+            with opened(kube, installation, f"bench-spares-{at}-{number}") as world:
+                samples.append(disturbed(world, plan))
             installation.wait_ready()
         add(plan.name, samples)
     sizes: dict[str, list[Sample]] = {}
     for number in range(given.repetitions if given.only in "4 pods, then 3" else 0):
-        world = World(kube, installation, f"bench-sizes-{number}")
-        world.open()
-        for name, sample in resized(world).items():
-            sizes.setdefault(name, []).append(sample)
-        world.close()
+        with opened(kube, installation, f"bench-sizes-{number}") as world:
+            for name, sample in resized(world).items():
+                sizes.setdefault(name, []).append(sample)
     for name, of_size in sizes.items():
         add(name, of_size)
     print(table(cases))

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster_recovery import NOT_THE_FIRST_NODE, killed_ranks
+from benchmarks.cluster_recovery import NOT_THE_FIRST_NODE, killed_ranks, opened
 from benchmarks.record import Case, write
 from benchmarks.recovery import SCRIPT, recovery_times, table
 from e2e.cluster import places
@@ -117,15 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     installation.install()
     cases = []
     for system in ("trainmaster", "JobSet"):
-        world = World(kube, installation, f"bench-{system.lower()}")
-        world.open()
-        try:
+        with opened(kube, installation, f"bench-{system.lower()}") as world:
             if system == "JobSet":
                 samples = under_jobset(world, given.ranks, given.kills)
             else:
                 samples, _ = killed_ranks(world, given.ranks, given.kills)
-        finally:
-            world.close()
         cases.append(Case(f"{given.ranks} pods, a rank killed", system, "s", samples))
     print(table(cases))
     if not given.no_write:

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -192,6 +193,40 @@ def test_recoveries_on_a_cluster_are_read_from_the_ranks_stamps(tmp_path: Path) 
     assert (world.folder / "script.py").read_text() == cluster_recovery.SCRIPT.read_text()
     assert world.jobs[0].spec.workers.replicas == 2
     assert cluster_recovery.first_after(world.folder, 2, 2_000_000_000) == 3_500_000_000
+
+
+def test_a_node_that_no_job_comes_back_from_is_healed_and_its_job_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    machine = SimpleNamespace(
+        lose=lambda node: done.append(f"lose {node}"), heal=lambda node: done.append(f"heal {node}")
+    )
+
+    class Stuck(ToyWorld):
+        def __init__(self, *_: Any) -> None:
+            super().__init__(tmp_path)
+
+        def open(self) -> None:
+            done.append("open")
+
+        def close(self) -> None:
+            done.append("close")
+
+        def node_of(self, pod: str) -> str:
+            return "node2"
+
+        def wait(self, until: Any, what: str, name: str = "job", limit_s: float = 0.0) -> Any:
+            if what == "recovered":
+                raise AssertionError("it does not recover")
+
+    monkeypatch.setattr(cluster_recovery, "World", Stuck)
+    with (
+        pytest.raises(AssertionError, match="it does not recover"),
+        cluster_recovery.opened(as_kube(NoKube()), cast(Installation, None), "space") as world,
+    ):
+        cluster_recovery.disturbed(world, 2, partial(cluster_recovery.lose_node, cast(Own, machine)))
+    assert done == ["open", "lose node2", "heal node2", "close"]
 
 
 class LosingKube(NoKube):
