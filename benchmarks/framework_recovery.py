@@ -240,7 +240,8 @@ def section() -> Iterator[str]:
         return
     yield from wrapped(
         "Seconds from the SIGKILL of one of two ranks to the moment at which both have completed a step again, with "
-        "the loading of the script's own checkpoint: the median, the range in brackets, and the number of kills. "
+        "the loading of the script's own checkpoint: the median, the range in brackets, and the number of kills. *From "
+        "the start*: the script loads its checkpoint under Trainmaster only, so its launcher's time has no loading. "
         f"{busy(rows)}{machines(rows)}"
     )
     yield ""
@@ -251,6 +252,8 @@ def section() -> Iterator[str]:
         launchers = [row["launcher"] for row in of_name if row["launcher"]]
         times = [spread(samples(rows, name, system), "not run") for system in SYSTEMS]
         own = f"{times[2]}: {launchers[-1]}" if launchers else times[2]
+        resumed = {how: any(row["resumed"] for row in of_name if bool(row["launcher"]) is how) for how in (True, False)}
+        own += ", from the start" if launchers and resumed[False] and not resumed[True] else ""
         cells.append([name, told, f"`{of_name[-1]['script']}`", *times[:2], own])
     yield from table(["what trains", "versions", "script", "forked", "executed", "its own launcher"], cells)
 

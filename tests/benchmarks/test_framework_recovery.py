@@ -141,7 +141,7 @@ def test_the_table_has_the_median_of_all_kills_of_each_system(tmp_path: Path, mo
         (FORKED, "", [0.4]),
         (OWN, "plain restart", [4.0]),
     ):
-        record.append_row(rows, {**facts, "system": system, "launcher": launcher, "seconds": seconds})
+        record.append_row(rows, {**facts, "system": system, "launcher": launcher, "seconds": seconds, "resumed": 1})
     monkeypatch.setattr(framework_recovery, "RESULTS", rows)
     lines = [*framework_recovery.section()]
     assert lines[-1] == (
@@ -149,6 +149,24 @@ def test_the_table_has_the_median_of_all_kills_of_each_system(tmp_path: Path, mo
         "4.00 s (4.00 to 4.00), 1: plain restart |"
     )
     assert "up to 0.8 cores" in " ".join(lines)
+
+
+@pytest.mark.parametrize(("resumed", "shown"), [(2, False), (0, True)])
+def test_a_launcher_under_which_the_script_loads_no_checkpoint_is_told_apart(
+    resumed: int, shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {
+        "training": "a Trainer",
+        "script": "x.py",
+        "versions": {"x": "1"},
+        "busy_cores_before": 0.0,
+        "seconds": [1],
+    }
+    rows = tmp_path / "rows.jsonl"
+    record.append_row(rows, {**facts, "system": EXECUTED, "launcher": "", "resumed": 2})
+    record.append_row(rows, {**facts, "system": OWN, "launcher": "a launcher", "resumed": resumed})
+    monkeypatch.setattr(framework_recovery, "RESULTS", rows)
+    assert ("1: a launcher, from the start |" in [*framework_recovery.section()][-1]) is shown
 
 
 def test_without_runs_the_page_says_what_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,10 @@ ROOT = Path(__file__).parents[2]
 MACHINE = {"cpu": "a CPU", "cores": 2, "torch": "9.9"}
 
 
-@pytest.mark.parametrize("page", ["docs/measured.md", "docs/goodput.md", "docs/scripts.md", "docs/gpu.md", "README.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["docs/measured.md", "docs/goodput.md", "docs/scripts.md", "docs/frameworks/README.md", "docs/gpu.md", "README.md"],
+)
 def test_the_committed_page_is_what_its_results_say(page: str) -> None:
     assert pages.made(ROOT / page) == (ROOT / page).read_text()
 
