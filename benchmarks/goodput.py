@@ -1,6 +1,6 @@
 """Goodput under faults: N steps of one script under Trainmaster, under torchrun, and under a plain shell loop.
 
-    python -m benchmarks.goodput [--steps 300] [--rates 150 75 40] [--seeds 3] [--seconds 300]
+    python -m benchmarks.goodput [--steps 300] [--rates 400 200 100] [--seeds 3] [--seconds 300]
 
 All systems meet the same faults (a rank killed, a rank frozen, the pod killed), drawn from a rate and a seed; each
 saves as often as Young's formula says for what a save and a step take under it. docs/goodput.md is the protocol. Each

@@ -1,6 +1,6 @@
 """Tables for people, from the results that are committed.
 
-    python -m benchmarks.pages [--check] docs/measured.md docs/goodput.md docs/scripts.md docs/gpu.md README.md
+    python -m benchmarks.pages [--check] docs/measured.md docs/goodput.md docs/scripts.md docs/frameworks/README.md …
 
 docs/measured.md is made as a whole. Of other pages only what stands between `<!-- benchmarks.pages: NAME -->` and
 `<!-- end -->` is.
