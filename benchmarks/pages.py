@@ -94,9 +94,9 @@ def waits() -> Iterator[str]:
     facts, cases = load("waits")
     yield "## What a step waits for"
     yield ""
-    yield "One rank on one core (`python -m benchmarks.waits`): the time for data as a share of a step, and how long a"
-    yield "save blocks the loop. The copy of a save continues during the next step and uses part of the only core, so"
-    yield f"the step after a save is slower. The figures are medians. {machine(facts)}"
+    yield "One rank that computes with one thread (`python -m benchmarks.waits`): the time for data as a share of a"
+    yield "step, and how long a save blocks the loop. The copy of a save continues in another thread during the next"
+    yield f"step, so the step after a save is slower. The figures are medians. {machine(facts)}"
     yield ""
     data = [case for case in cases if case.case.startswith("data")]
     yield from table(

@@ -2,11 +2,11 @@
 
     python -m benchmarks.waits [--no-write]
 
-One rank of our own loop, on one core. Data: from the folder of texts, from a file of tokens, and from one that is no
-longer in the page cache. Goal: less than 1 % of a step. Checkpoints: how long the loop waits for one, in `save` and
-before the next optimizer step, up to which the copy goes on beside it; for states of 39 MB and of 1.2 GB. Goal: less
-than 50 ms, or 5 % of a step that takes a second. What the copy takes of the core is no waiting; steps after a save are
-told beside the others.
+One rank of our own loop, which computes with one thread. Data: from the folder of texts, from a file of tokens, and
+from one that is no longer in the page cache. Goal: less than 1 % of a step. Checkpoints: how long the loop waits for
+one, in `save` and before the next optimizer step, up to which the copy goes on beside it; for states of 39 MB and of
+1.2 GB. Goal: less than 50 ms, or 5 % of a step that takes a second. What the copy, in a thread of its own, takes of the
+machine is no waiting; steps after a save are told beside the others.
 """
 
 from __future__ import annotations
