@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib import metadata
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -38,6 +39,8 @@ next to zero, whose sign that order can change, as for any other, so a few weigh
 is as far from exact numbers as the parity table allows (LOSSY), so they are at most twice as far from each other.
 """
 RECOVERIES, BALLAST_GIB = 5, 4.0
+OLDEST_PYTEST = 9
+"""Older ones don't know `faulthandler_exit_on_timeout`, and pyproject.toml lets them refuse what they don't know."""
 
 
 def config(setting: Setting, precision: str, recompute: str = "None", compiled: bool = False) -> dict[str, Any]:
@@ -142,6 +145,8 @@ def marked_tests(setting: Setting, limit_s: float) -> Numbers:
     for name in ("pytest", "hypothesis"):
         if find_spec(name) is None:
             raise NotHere(f"this Python has no {name}")
+    if int(metadata.version("pytest").partition(".")[0]) < OLDEST_PYTEST:
+        raise NotHere(f"our settings need pytest {OLDEST_PYTEST}, and this Python has {metadata.version('pytest')}")
     files = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.cuda" in path.read_text())
     command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     log = setting.log("tests marked cuda")

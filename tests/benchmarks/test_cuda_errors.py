@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cuda import child, programme
-from benchmarks.cuda.programme import Numbers, Part, Row, Setting
+from benchmarks.cuda import child, programme, works
+from benchmarks.cuda.programme import NotHere, Numbers, Part, Row, Setting
 
 ILLEGAL_ACCESS = """Traceback (most recent call last):
   File "loop.py", line 1, in step
@@ -42,6 +42,12 @@ def test_a_row_whose_result_can_not_be_read_has_failed_and_the_next_one_is_run(
     told = capsys.readouterr()
     assert "KeyError: 'phaseMilliseconds'" in told.out
     assert 'return {"n": {}["phaseMilliseconds"]}' in told.err
+
+
+def test_a_pytest_that_does_not_know_our_settings_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(works.metadata, "version", lambda name: "8.4.2")
+    with pytest.raises(NotHere, match=r"our settings need pytest 9, and this Python has 8\.4\.2"):
+        works.marked_tests(Setting(tmp_path, {"name": "some GPU"}), 1.0)
 
 
 def test_a_device_that_can_not_be_used_is_told_in_a_sentence(
