@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from benchmarks import counts
 from benchmarks.cluster_recovery import first_after, opened, scripted
 from benchmarks.record import RESULTS, Case, load, write
 from benchmarks.recovery import table
@@ -121,6 +122,7 @@ def main() -> int:
     parser.add_argument("--lose-leader", action="store_true", help="lose the node on which the operator leads")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
+    counts.check(parser, given, samples=1, ranks=1)
     kube = Kube(places.KUBECONFIG, places.BIN / "kubectl")
     installation = Installation(kube, places.BIN / "helm")
     installation.install()

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks import recovery_stamps
+from benchmarks import counts, recovery_stamps
 from benchmarks.clocks import clock_cases, closed_clocks
 from benchmarks.record import Case, write
 from benchmarks.recovery import SCRIPT, recovery_times, table
@@ -157,6 +157,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3, help="of everything else")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
+    counts.check(parser, given, ranks=1, kills=1, repetitions=1)
     kube = Kube(places.KUBECONFIG, places.BIN / "kubectl")
     installation = Installation(kube, places.BIN / "helm")
     installation.install()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from benchmarks import counts
 from benchmarks.clocks import interrupted, nth_clock
 from benchmarks.cluster_recovery import Undo, opened, wait_recovered
 from benchmarks.record import Case, write
@@ -148,6 +149,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases with these words in their names")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
+    counts.check(parser, given, repetitions=1)
     kube = Kube(places.KUBECONFIG, places.BIN / "kubectl")
     installation = Installation(kube, places.BIN / "helm")
     installation.install()

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from typing import Any
 
-from benchmarks import worlds
+from benchmarks import counts, worlds
 from benchmarks.record import Case, write
 from benchmarks.turns import lower_bound
 
@@ -45,6 +45,7 @@ def main() -> int:
     arguments.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     arguments.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     given = arguments.parse_args()
+    counts.check(arguments, given, steps=1)
     if given.pairs < 2:
         arguments.error("at least 2 pairs of runs tell something")
     results = []

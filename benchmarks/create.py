@@ -16,7 +16,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from benchmarks import kwok
+from benchmarks import counts, kwok
 from benchmarks.record import Case, write
 from benchmarks.recovery import table
 from e2e.cluster import places
@@ -113,6 +113,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
+    counts.check(parser, given, pods=1, repetitions=1)
     kube = Kube(places.KUBECONFIG, places.BIN / "kubectl")
     kwok.install(kube)
     cases: list[Case] = []

@@ -27,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "trainer"))
 
+from benchmarks import counts  # noqa: E402
 from trainmaster.agent.zygote import packets  # noqa: E402
 from trainmaster.agent.zygote.variables_that_must_match import load_environment  # noqa: E402
 from trainmaster.contract.wire import environment  # noqa: E402
@@ -286,6 +287,7 @@ def main() -> int:
     parser.add_argument("--json", help="write the samples there too")
     parser.add_argument("--cpu", action="store_true", help="one rank without a device, to see that this program works")
     options = parser.parse_args()
+    counts.check(parser, options, repetitions=1, memory_gib=0)
     devices: Devices | NoDevices | None = NoDevices() if options.cpu else None
     if not options.cpu:
         with contextlib.suppress(OSError):

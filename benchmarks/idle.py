@@ -12,7 +12,7 @@ import argparse
 import sys
 import time
 
-from benchmarks import kwok
+from benchmarks import counts, kwok
 from benchmarks.record import Case, write
 from benchmarks.recovery import table
 from e2e.cluster import places
@@ -56,6 +56,7 @@ def main() -> int:
     parser.add_argument("--large", type=int, default=1000, help="pods of the one job whose pods turn Ready at once")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
+    counts.check(parser, given, jobs=1, pods=1, large=1)
     kube = Kube(places.KUBECONFIG, places.BIN / "kubectl")
     installation = kwok.install(kube)
     with kwok.fake_nodes(), kwok.space(kube, SPACE):

@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import worlds
+from benchmarks import counts, worlds
 from benchmarks.record import Case, write
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
@@ -145,6 +145,7 @@ def main() -> int:
     arguments.add_argument("--steps", type=int, default=6, help="of each method in a round, after the warm-up")
     arguments.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     given = arguments.parse_args()
+    counts.check(arguments, given, rounds=1, steps=1)
     cases: list[Case] = []
     good = True
     for rate in given.rates:

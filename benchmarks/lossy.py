@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks import worlds
+from benchmarks import counts, worlds
 from benchmarks.record import Case, write
 from trainmaster_operator.cli.run.demo import example
 
@@ -66,6 +66,7 @@ def main() -> int:
     arguments.add_argument("--seeds", type=int, default=3)
     arguments.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     given = arguments.parse_args()
+    counts.check(arguments, given, seeds=1)
     training = demo()
     cases = {name: Case("loss at the demo's end", name, "nats per byte") for name in TECHNIQUES}
     for seed in range(given.seeds):

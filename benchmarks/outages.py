@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks import counts
 from benchmarks.record import Case, write
 from benchmarks.recovery import table
 from benchmarks.stepwatch import Steps
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
+    counts.check(parser, given, repetitions=1)
     stands = {name: Case(f"a rank killed, {name}", "trainmaster", "s") for name in CASES}
     steps = {name: Case(f"{A_STEP}, {name}", "trainmaster", "s") for name in CASES}
     for _ in range(given.repetitions):

@@ -15,7 +15,7 @@ import statistics
 import sys
 from typing import Any
 
-from benchmarks import worlds
+from benchmarks import counts, worlds
 from benchmarks.record import Case, write
 from benchmarks.turns import lower_bound
 from trainmaster.host import pinning
@@ -47,6 +47,7 @@ def main() -> int:
     arguments.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     arguments.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     given = arguments.parse_args()
+    counts.check(arguments, given, steps=1, ranks=1)
     if given.pairs < 2:
         arguments.error("at least 2 pairs of runs tell something")
     try:

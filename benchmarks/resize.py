@@ -16,6 +16,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+from benchmarks import counts
 from benchmarks.clocks import interrupted, nth_clock
 from benchmarks.record import Case, write
 from benchmarks.recovery import table
@@ -51,6 +52,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
+    counts.check(parser, given, repetitions=1)
     cases: list[Case] = []
     for family, mesh in MESHES.items():
         runs = []

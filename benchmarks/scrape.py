@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from benchmarks import load
+from benchmarks import counts, load
 from benchmarks.record import Case, write
 from trainmaster.contract.wire import Identity, RankReport, RankState, Report, Usage
 from trainmaster_operator.cluster.port import JOB
@@ -192,6 +192,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
+    counts.check(parser, given, jobs=1, repetitions=1)
     before = load.look()
     cases = [case for jobs in given.jobs for case in measure(jobs, given.repetitions)]
     for jobs in given.jobs:

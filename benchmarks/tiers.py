@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import counts
 from benchmarks.record import Case, write
 from benchmarks.recovery import recovery_times, run_job, table
 from trainmaster_operator.cli.display.recovery_tables import PHASES
@@ -58,6 +59,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=3, help="in each run; each is a sample")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     args = parser.parse_args()
+    counts.check(parser, args, megabytes=1, ranks=2, kills=1)
 
     cases: list[Case] = []
     wrong = []

@@ -85,3 +85,33 @@ def test_every_program_says_what_it_does_and_refuses_options_that_it_does_not_kn
             main()
         assert ended.value.code == code
     assert "usage" in capsys.readouterr().out
+
+
+TOO_FEW = {
+    "cluster_lost_node": ["--samples", "0"],
+    "cluster_recovery": ["--repetitions", "0"],
+    "cluster_spares": ["--repetitions", "0"],
+    "compiling": ["--steps", "0"],
+    "create": ["--pods", "10", "0"],
+    "cuda_recovery": ["--cpu", "--repetitions", "0"],
+    "idle": ["--jobs", "0"],
+    "link": ["--rounds", "0"],
+    "lossy": ["--seeds", "0"],
+    "outages": ["--repetitions", "0"],
+    "pinning": ["--ranks", "1", "--steps", "0"],
+    "resize": ["--repetitions", "0"],
+    "scrape": ["--repetitions", "0"],
+    "tiers": ["--kills", "0"],
+}
+
+
+@pytest.mark.parametrize("name", TOO_FEW)
+def test_a_benchmark_that_would_have_nothing_to_tell_is_refused_in_a_sentence(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *TOO_FEW[name]])
+    with pytest.raises(SystemExit) as refused:
+        importlib.import_module(f"benchmarks.{name}").main()
+    assert refused.value.code == 2
+    option = next(word for word in reversed(TOO_FEW[name]) if word.startswith("--"))
+    assert f"{option} 0: at least 1 is needed" in capsys.readouterr().err
