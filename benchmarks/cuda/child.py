@@ -70,6 +70,24 @@ def run(work: Callable[[], Any], log: Path, limit_s: float) -> Any:
         ours.close()
 
 
+class Once:
+    """Results of work that several rows need. Work that has failed isn't tried again: it would take as long again."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+
+    def run(self, key: Any, work: Callable[[], Any], log: Path, limit_s: float) -> Any:
+        """Return what `work` of this key returns or has returned. Raises WorkFailed, also if it has failed before."""
+        if key not in self._known:
+            try:
+                self._known[key] = run(work, log, limit_s)
+            except WorkFailed as reason:
+                self._known[key] = reason
+        if isinstance(self._known[key], WorkFailed):
+            raise self._known[key]
+        return self._known[key]
+
+
 def _be(work: Callable[[], Any], log: Path, pipe: Connection, parent: int) -> NoReturn:
     code = 1
     try:

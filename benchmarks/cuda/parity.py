@@ -40,15 +40,14 @@ class Expected:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._known: dict[Row, Outcome] = {}
+        self._trained = child.Once()
 
     def of(self, row: Row, limit_s: float) -> Outcome:
         """Raises WorkFailed."""
         alone = reference(row)
-        if alone not in self._known:
-            work = partial(trained, alone, self._setting.device)
-            self._known[alone] = child.run(work, self._setting.log(str(alone)), limit_s)
-        return self._known[alone]
+        work = partial(trained, alone, self._setting.device)
+        outcome: Outcome = self._trained.run(alone, work, self._setting.log(str(alone)), limit_s)
+        return outcome
 
 
 def held(setting: Setting, expected: Expected, row: Row, limit_s: float) -> Numbers:

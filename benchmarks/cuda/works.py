@@ -102,19 +102,17 @@ class References:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._known: dict[tuple[str, bool], list[float]] = {}
+        self._trained = child.Once()
 
     def losses(self, precision: str, reversible: bool, limit_s: float) -> list[float]:
         """`reversible`: of the model of two streams. Raises WorkFailed."""
-        key = precision, reversible
-        if key not in self._known:
-            # Reversible is another model. What is kept for its backward pass makes no difference to its losses.
-            job = config(self._setting, precision, "Reversible" if reversible else "None")
-            job = {**job, "recompute": "None", "device": "CPU"}
-            name = f"CPU {precision}{' reversible' if reversible else ''}"
-            work = partial(train, job, self._setting.folder / "runs" / file_name(name))
-            self._known[key] = child.run(work, self._setting.log(name), limit_s)["losses"]
-        return self._known[key]
+        # Reversible is another model. What is kept for its backward pass makes no difference to its losses.
+        job = config(self._setting, precision, "Reversible" if reversible else "None")
+        job = {**job, "recompute": "None", "device": "CPU"}
+        name = f"CPU {precision}{' reversible' if reversible else ''}"
+        work = partial(train, job, self._setting.folder / "runs" / file_name(name))
+        losses: list[float] = self._trained.run(name, work, self._setting.log(name), limit_s)["losses"]
+        return losses
 
 
 def compared(

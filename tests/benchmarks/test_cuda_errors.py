@@ -44,6 +44,29 @@ def test_a_row_whose_result_can_not_be_read_has_failed_and_the_next_one_is_run(
     assert 'return {"n": {}["phaseMilliseconds"]}' in told.err
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_rows_are_compared_with_is_trained_once_even_if_that_fails(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[Path] = []
+
+    def train(work: Callable[[], Any], log: Path, limit_s: float) -> Any:
+        trained.append(log)
+        if fails:
+            raise child.WorkFailed("it was stopped after 180 s")
+        return {"losses": [2.0]}
+
+    monkeypatch.setattr(child, "run", train)
+    references = works.References(Setting(tmp_path, None))
+    for _ in range(2):
+        if fails:
+            with pytest.raises(child.WorkFailed, match="it was stopped after 180 s"):
+                references.losses("fp8", False, 180.0)
+        else:
+            assert references.losses("fp8", False, 180.0) == [2.0]
+    assert [log.name for log in trained] == ["CPU-fp8.log"]
+
+
 def test_a_pytest_that_does_not_know_our_settings_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(works.metadata, "version", lambda name: "8.4.2")
     with pytest.raises(NotHere, match=r"our settings need pytest 9, and this Python has 8\.4\.2"):
