@@ -33,6 +33,7 @@ from e2e.world import World
 
 Sample = tuple[Interruption, dict[str, float]]
 
+SIZES = ((4, 3), (3, 4))  # pods, before a change and after it; one job goes through both changes
 SETTLE_S = 5.0  # for agents to find the new leader
 BEFORE_S, AFTER_S = 1.0, 2.0  # stretches of ordinary steps, which the interruption is told from
 
@@ -133,23 +134,32 @@ def resized(world: World) -> dict[str, Sample]:
     world.wait_step(300, limit_s=240)
     found = {}
     with Steps(world.folder / "output" / "metrics.jsonl") as steps:
-        for number, (was, size) in enumerate(((4, 3), (3, 4)), 1):
+        for number, (was, size) in enumerate(SIZES, 1):
             time.sleep(BEFORE_S)
             before = time.monotonic()
             world.kube.patch(JOB, "job", world.namespace, {"spec": {"workers": {"replicas": size}}})
             clock = world.wait(partial(nth_clock, number), "resized")
             time.sleep(AFTER_S)
-            found[f"{was} pods, then {size}"] = (steps.interruption(before), clock)
+            found[size_name(was, size)] = (steps.interruption(before), clock)
     return found
+
+
+def size_name(was: int, size: int) -> str:
+    return f"{was} pods, then {size}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--only", default="", help="cases with these words in their names")
+    parser.add_argument("--only", default="", help="cases with these words in their names, of which nothing is written")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
     counts.check(parser, given, repetitions=1)
+    plans = [plan for plan in PLANS if given.only in plan.name]
+    names = [size_name(*sizes) for sizes in SIZES]
+    resizes = any(given.only in name for name in names)
+    if not plans and not resizes:
+        parser.error(f"--only {given.only}: the cases are {'; '.join([*(plan.name for plan in PLANS), *names])}")
     kube = Kube(places.KUBECONFIG, places.BIN / "kubectl")
     installation = Installation(kube, places.BIN / "helm")
     installation.install()
@@ -159,10 +169,10 @@ def main() -> int:
         found = interrupted(name, samples)
         cases.extend(found)
         print(f"{name:58} {' '.join(f'{s:.2f}' for s in found[0].samples)}", flush=True)
-        if not given.no_write:
+        if not given.no_write and not given.only:  # the other cases would be lost
             write("cluster-spares", cases)
 
-    for at, plan in enumerate(plan for plan in PLANS if given.only in plan.name):
+    for at, plan in enumerate(plans):
         samples = []
         for number in range(given.repetitions):
             with opened(kube, installation, f"bench-spares-{at}-{number}") as world:
@@ -170,7 +180,7 @@ def main() -> int:
             installation.wait_ready()
         add(plan.name, samples)
     sizes: dict[str, list[Sample]] = {}
-    for number in range(given.repetitions if given.only in "4 pods, then 3" else 0):
+    for number in range(given.repetitions if resizes else 0):
         with opened(kube, installation, f"bench-sizes-{number}") as world:
             for name, sample in resized(world).items():
                 sizes.setdefault(name, []).append(sample)
