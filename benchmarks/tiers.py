@@ -85,7 +85,7 @@ def main() -> None:
             lost = [float(r["lostSteps"]) for r in recoveries if r.get("lostSteps") is not None]
             cases.append(Case(f"{what}, lost", tier.name, "steps", lost))
             print(f"{what:20} {tier.name:24} {' '.join(f'{t:.3f}' for t in times) or 'no recovery'}", flush=True)
-    if not args.no_write:
+    if not args.no_write and not wrong:  # a time would stand under a tier that it is not of
         print(f"written to {write('tiers', cases)}")
     print(table(cases))
     for line in wrong:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import commands, outages, resize, tiers
+from benchmarks import commands, outages, record, resize, tiers
 from benchmarks.clocks import clock_cases, closed_clocks, interrupted, nth_clock
 from benchmarks.record import Case
 from benchmarks.stepwatch import Interruption, Steps
@@ -39,6 +40,25 @@ def test_a_lost_shard_comes_from_its_tier(
     told = capsys.readouterr().out
     assert ended.value.code == 0, told
     assert re.search(r"1 MB, 2 ranks +own RAM, process killed +\d+\.\d{3}", told)
+
+
+@pytest.mark.parametrize(("tier", "code"), [("ram", 0), ("storage", 1)])
+def test_times_of_another_tier_are_not_written(
+    tier: str, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(_: tiers.Tier, folder: Path, *__: int) -> tuple[list[float], dict[str, Any]]:
+        (folder / "output").touch()
+        return [0.5], {"recoveries": [{"tier": tier, "clock": {}, "totalSeconds": 0.5}]}
+
+    monkeypatch.setattr(tiers, "measured", measured)
+    monkeypatch.setattr(tiers, "TIERS", tiers.TIERS[:1])
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tiers", "--megabytes", "1", "--kills", "1"])
+    with pytest.raises(SystemExit) as ended:
+        tiers.main()
+    assert ended.value.code == code
+    assert (tmp_path / "tiers.json").exists() is (code == 0)
+    assert ("own RAM, process killed: 1 recoveries, from ['storage']" in capsys.readouterr().out) is (code == 1)
 
 
 @pytest.mark.processes
