@@ -13,12 +13,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from benchmarks import counts, worlds
 from benchmarks.record import Case, write
+from trainmaster.host import processes
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
 
@@ -52,10 +55,17 @@ class Link:
 
     def __init__(self, rate: str) -> None:
         # Nothing in them but us: no name that would have to be removed, no interface outside.
-        self._holders = [
-            subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE)
-            for _ in ADDRESSES
-        ]
+        hold = ["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"]
+        tied = partial(processes.die_with_parent, os.getpid())
+        self._holders = [subprocess.Popen(hold, stdout=subprocess.PIPE, preexec_fn=tied) for _ in ADDRESSES]
+        try:
+            self._join(rate)
+        except BaseException:
+            self.close()
+            raise
+
+    def _join(self, rate: str) -> None:
+        """Put an interface with this rate into each namespace. Raises SystemExit if a command fails."""
         for holder in self._holders:
             assert holder.stdout is not None
             holder.stdout.readline()  # it is in its namespace

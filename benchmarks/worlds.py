@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.ports import free_port
 from trainmaster.contract.wire import environment
+from trainmaster.host import processes as host_processes
 
 RUN_LIMIT_S = 600
 
@@ -53,7 +55,10 @@ def train(
                 environment.OUTPUT_DIR: folder,
             }
             command = inside(rank, sys.executable, "-m", "trainmaster.train.loop")
-            processes.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, start_new_session=True))
+            tied = partial(host_processes.die_with_parent, os.getpid())
+            processes.append(
+                subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, start_new_session=True, preexec_fn=tied)
+            )
         try:
             codes = [process.wait(timeout=RUN_LIMIT_S) for process in processes]
         finally:

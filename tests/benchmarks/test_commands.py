@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import commands, goodput, load, script_recovery, titan_speed
+from benchmarks import commands, goodput, link, load, script_recovery, titan_speed
 from benchmarks.public_scripts import __main__ as public_scripts
 from tests import tied
 from tests.benchmarks import commands_probe
@@ -40,6 +41,11 @@ def wait(rank: int, folder: str, meter: Meter) -> None:
 overhead.SYSTEMS["minimal"] = wait
 overhead.World("minimal", "shard", 1, 4)
 os.kill(os.getpid(), signal.SIGKILL)
+"""
+TRAINS = """
+import sys
+from benchmarks import worlds
+worlds.train({}, 1, inside=lambda rank, *_: ["sh", "-c", f"echo $$ > {sys.argv[1]}; exec sleep 600"])
 """
 STUBBORN = 'trap "" TERM; setsid sleep 600 & echo $! $$; while :; do wait; done'
 """A command that does not end when it is told to, with a process in a session of its own."""
@@ -101,6 +107,38 @@ def test_forked_ranks_that_wait_for_their_turn_die_with_the_benchmark(tmp_path: 
 @pytest.mark.processes
 def test_a_side_on_a_device_that_waits_for_its_turn_dies_with_the_command(ranks: Ranks, tmp_path: Path) -> None:
     assert killed([ranks.call(commands_probe.side_of_a_killed_command, str(tmp_path))]) == []
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_ranks_of_a_world_die_with_the_benchmark(number: signal.Signals, tmp_path: Path) -> None:
+    output = tmp_path / "pid"
+    benchmark = tied.popen([sys.executable, "-c", TRAINS, str(output)])
+    pids = pids_in(output, lambda: benchmark.poll() is None)
+    benchmark.send_signal(number)
+    assert benchmark.wait(60) == -number
+    assert killed(pids) == []
+
+
+@pytest.mark.processes
+def test_a_link_that_can_not_be_made_leaves_no_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    holders: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        assert command[:2] == ["unshare", "--net"], "which needs root"
+        holders.append(popen(command[2:], **options))
+        return holders[-1]
+
+    def fail(*_: Any) -> str:
+        raise SystemExit("link: tc failed")
+
+    monkeypatch.setattr(link.subprocess, "Popen", start)
+    monkeypatch.setattr(link.Link, "run", fail)
+    with pytest.raises(SystemExit, match="link: tc failed"), link.link("banana"):
+        pass
+    assert len(holders) == 2
+    assert killed([holder.pid for holder in holders if holder.poll() is None]) == []
 
 
 @pytest.fixture
