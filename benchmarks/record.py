@@ -73,7 +73,11 @@ def write(name: str, cases: list[Case], **facts: str | float) -> Path:
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """Add a line to a file of rows, for a benchmark that is run in pieces; the machine's facts are in each row."""
+    """Add a line to a file of rows, for a benchmark that is run in pieces; the machine's facts are in each row.
+
+    The file's folder is made: nobody should learn after a run of minutes that it isn't there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         file.write(json.dumps({**row, "machine": machine()}) + "\n")
 

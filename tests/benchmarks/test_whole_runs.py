@@ -105,3 +105,10 @@ def test_quantiles_are_interpolated_and_need_samples() -> None:
     assert (case.median, case.quantile(0.75)) == (2.0, 3.0)
     with pytest.raises(ValueError, match="x/us: no samples"):
         Case("x", "us", "s").quantile(0.5)
+
+
+def test_the_folder_of_a_file_of_rows_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "not there" / "rows.jsonl"
+    for number in (1, 2):
+        record.append_row(path, {"number": number})
+    assert [row["number"] for row in record.read_rows(path)] == [1, 2]
