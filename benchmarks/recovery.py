@@ -57,7 +57,10 @@ def recovery_times(log: Path, ranks: int, kills: int) -> list[float]:
 
 
 def run_job(name: str, command: list[str], log: Path, ranks: int, limit_s: float, **spec: Any) -> dict[str, Any]:
-    """A script of one rank in each pod under `trainmaster run`; returns the job's last status."""
+    """A script of one rank in each pod under `trainmaster run`; returns the job's last status.
+
+    Raises SystemExit, with the end of what the command said, if there is no status.
+    """
     job = {
         "apiVersion": "trainmaster.dev/v1alpha1",
         "kind": "DistributedTrainingJob",
@@ -75,8 +78,15 @@ def run_job(name: str, command: list[str], log: Path, ranks: int, limit_s: float
     path.write_text(yaml.safe_dump(job))
     trainmaster = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(path), "--plain"]
     commands.run([*trainmaster, "--out", str(log / "out")], {}, log / "output", limit_s)
-    stored = yaml.safe_load((log / "out" / "status.yaml").read_text())["status"]
-    return read_status(stored).model_dump(mode="json", exclude_none=True)
+    stored = log / "out" / "status.yaml"
+    if not stored.exists():
+        raise SystemExit(_said(log, "the job has no status"))
+    return read_status(yaml.safe_load(stored.read_text())["status"]).model_dump(mode="json", exclude_none=True)
+
+
+def _said(log: Path, why: str) -> str:
+    output = log / "output"
+    return f"{output.read_text(errors='replace')[-3000:] if output.exists() else ''}\n{why}, see above"
 
 
 def under_trainmaster(log: Path, words: list[str], ranks: int, limit_s: float) -> list[dict[str, float]]:
@@ -95,7 +105,8 @@ def under_torchrun(log: Path, words: list[str], ranks: int, kills: int, limit_s:
 def measure(run: Run, kills: int, settle: tuple[float, float]) -> dict[str, Any]:
     """Make a run; return its row: each recovery, the parts of it, and how busy the machine was before.
 
-    settle: seconds from a round's first step to its kill, of the first round and of later ones.
+    settle: seconds from a round's first step to its kill, of the first round and of later ones. Raises SystemExit if no
+    rank was killed: a run that ended before says nothing about recoveries, and must not stand for one that had none.
     """
     before = load.look()
     log = Path(tempfile.mkdtemp(prefix="bench-recovery-"))
@@ -110,6 +121,8 @@ def measure(run: Run, kills: int, settle: tuple[float, float]) -> dict[str, Any]
             limit_s = 60 + kills * 12 * run.ranks if run.system == BEST else 60
             under_torchrun(log, words, run.ranks, kills, limit_s, run.system == BEST)
         stamps = recovery_stamps.read(log, run.ranks)
+        if not any(stamp.event == "death" for stamp in stamps):
+            raise SystemExit(_said(log, f"recovery: {run.system}, {run.ranks} ranks: no rank came as far as its kill"))
     finally:
         shutil.rmtree(log)
     times = recovery_stamps.times(stamps, run.ranks, kills)

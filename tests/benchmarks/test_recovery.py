@@ -110,6 +110,23 @@ def test_what_can_not_be_run_is_refused(words: list[str], why: str, capsys: pyte
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("system", [OURS, BEST])
+def test_a_run_that_fails_before_its_kill_is_no_run_without_recoveries(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(command: list[str], variables: dict[str, str], output: Path, limit_s: float) -> int:
+        output.write_text("the address is in use")
+        return 1
+
+    monkeypatch.setattr(commands, "run", fail)
+    monkeypatch.setattr(load, "look", lambda: load.Load(0.0, 0.0))
+    monkeypatch.setattr(recovery, "planned", lambda given: [Run(1, 2, "light", system)])
+    results = tmp_path / "recovery.jsonl"
+    with pytest.raises(SystemExit, match="the address is in use"):
+        recovery.main(["--results", str(results)])
+    assert record.read_rows(results) == []
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("system", [OURS, BEST])
 def test_a_run_recovers_from_its_kill_and_is_not_made_again(
