@@ -250,7 +250,9 @@ def section() -> Iterator[str]:
         of_name = [row for row in rows if row["training"] == name]
         told = ", ".join(f"{package} {version}" for package, version in of_name[-1]["versions"].items())
         launchers = [row["launcher"] for row in of_name if row["launcher"]]
-        times = [spread(samples(rows, name, system), "not run") for system in SYSTEMS]
+        run = {row["system"] for row in of_name}
+        none = {system: "no recovery" if system in run else "not run" for system in SYSTEMS}
+        times = [spread(samples(rows, name, system), none[system]) for system in SYSTEMS]
         own = f"{times[2]}: {launchers[-1]}" if launchers else times[2]
         resumed = {how: any(row["resumed"] for row in of_name if bool(row["launcher"]) is how) for how in (True, False)}
         own += ", from the start" if launchers and resumed[False] and not resumed[True] else ""

@@ -139,13 +139,14 @@ def test_the_table_has_the_median_of_all_kills_of_each_system(tmp_path: Path, mo
     for system, launcher, seconds in (
         (FORKED, "", [0.3, 0.5]),
         (FORKED, "", [0.4]),
+        (EXECUTED, "", []),
         (OWN, "plain restart", [4.0]),
     ):
         record.append_row(rows, {**facts, "system": system, "launcher": launcher, "seconds": seconds, "resumed": 1})
     monkeypatch.setattr(framework_recovery, "RESULTS", rows)
     lines = [*framework_recovery.section()]
     assert lines[-1] == (
-        "| JAX | jax 0.10.2 | `jax_digits.py` | 0.40 s (0.30 to 0.50), 3 | not run | "
+        "| JAX | jax 0.10.2 | `jax_digits.py` | 0.40 s (0.30 to 0.50), 3 | no recovery | "
         "4.00 s (4.00 to 4.00), 1: plain restart |"
     )
     assert "up to 0.8 cores" in " ".join(lines)
@@ -166,7 +167,9 @@ def test_a_launcher_under_which_the_script_loads_no_checkpoint_is_told_apart(
     record.append_row(rows, {**facts, "system": EXECUTED, "launcher": "", "resumed": 2})
     record.append_row(rows, {**facts, "system": OWN, "launcher": "a launcher", "resumed": resumed})
     monkeypatch.setattr(framework_recovery, "RESULTS", rows)
-    assert ("1: a launcher, from the start |" in [*framework_recovery.section()][-1]) is shown
+    line = [*framework_recovery.section()][-1]
+    assert ("1: a launcher, from the start |" in line) is shown
+    assert "| `x.py` | not run | " in line
 
 
 def test_without_runs_the_page_says_what_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
