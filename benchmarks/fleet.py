@@ -22,6 +22,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from benchmarks.ports import free_port
 from benchmarks.record import Case, write
 from benchmarks.recovery import table
 from tests.runtime.api_server import ApiServer
+from trainmaster.host import processes
 from trainmaster_operator.cluster.port import CONFIG_MAP, JOB, LEASE, POD, Object
 from trainmaster_operator.local.api_server.memory_store import MemoryStore
 
@@ -62,7 +64,8 @@ class Replica:
         command = [sys.executable, "-m", "trainmaster_operator.runtime.kubernetes_operator", "--plain-metrics"]
         command += [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
         with self.log.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+            tied = partial(processes.die_with_parent, os.getpid())
+            self._process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, preexec_fn=tied)
         await until(self._ready, f"{self.name} is ready")
 
     async def end(self, number: signal.Signals = signal.SIGTERM) -> None:

@@ -9,12 +9,14 @@ then, as seconds of the monotonic clock, when it had seen so many pods, and when
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import yaml
@@ -24,6 +26,7 @@ from e2e.installation import CHART, NAMESPACE, Installation
 from e2e.kube import JOB, Kube, Object
 from e2e.machine import cluster
 from e2e.world import PLAIN
+from trainmaster.host import processes
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.port import ADDED, MODIFIED, POD
 
@@ -44,7 +47,10 @@ class Watch:
 
     def __init__(self, kube: Kube, namespace: str, count: int) -> None:
         command = [sys.executable, "-m", "benchmarks.kwok", str(kube.kubeconfig), namespace, str(count)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=places.REPOSITORY)
+        tied = partial(processes.die_with_parent, os.getpid())
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=places.REPOSITORY, preexec_fn=tied
+        )
         self._line("watching")
 
     def seen(self) -> float:

@@ -47,6 +47,23 @@ import sys
 from benchmarks import worlds
 worlds.train({}, 1, inside=lambda rank, *_: ["sh", "-c", f"echo $$ > {sys.argv[1]}; exec sleep 600"])
 """
+LEADS = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from benchmarks import fleet
+
+async def start() -> None:
+    server = fleet.ApiServer()
+    await server.start()
+    replica = fleet.Replica("one", Path(sys.argv[1]).parent)
+    starting = asyncio.create_task(replica.start(server))
+    while replica._process is None:
+        await asyncio.sleep(0)
+    Path(sys.argv[1]).write_text(str(replica._process.pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(start())
+"""
 STUBBORN = 'trap "" TERM; setsid sleep 600 & echo $! $$; while :; do wait; done'
 """A command that does not end when it is told to, with a process in a session of its own."""
 
@@ -118,6 +135,13 @@ def test_the_ranks_of_a_world_die_with_the_benchmark(number: signal.Signals, tmp
     benchmark.send_signal(number)
     assert benchmark.wait(60) == -number
     assert killed(pids) == []
+
+
+@pytest.mark.processes
+def test_an_operator_that_is_measured_dies_with_the_benchmark(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    assert tied.popen([sys.executable, "-c", LEADS, str(told)]).wait(60) == -signal.SIGKILL
+    assert killed([int(told.read_text())]) == []
 
 
 @pytest.mark.processes
