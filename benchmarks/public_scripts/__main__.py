@@ -35,11 +35,11 @@ def main(arguments: Sequence[str] | None = None, scripts: Sequence[PublicScript]
             continue
         for killed in (False, True):
             for system in given.systems:
+                if any(is_of(row, script, system, killed) for row in record.read_rows(given.results)):
+                    continue
                 if time.monotonic() > deadline:
                     print("not over yet: the same command goes on", flush=True)
                     return 0
-                if any(is_of(row, script, system, killed) for row in record.read_rows(given.results)):
-                    continue
                 kill = Kill(script.victim, script.kill_step) if killed else None
                 try:
                     pace_s = script.pace_s if killed and not given.no_pauses else 0.0

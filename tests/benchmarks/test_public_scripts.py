@@ -152,6 +152,18 @@ def test_a_snapshot_that_lacks_something_is_named(
     assert why.format(sources) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_command_without_time_says_that_it_goes_on_only_if_runs_are_left(
+    left: int, sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "rows"
+    runs_of_all = [(killed, system) for killed in (False, True) for system in (PEER, OURS)]
+    for killed, system in runs_of_all[left:]:
+        record.append_row(results, {"script": "toy", "system": system, "killed": killed})
+    assert driver.main(["--sources", str(sources), "--results", str(results), "--seconds", "-1"], [toy(8)]) == 0
+    assert ("the same command goes on" in capsys.readouterr().out) is bool(left)
+
+
 @pytest.mark.parametrize("main", [driver.main, script_recovery.main])
 @pytest.mark.parametrize(
     ("words", "why"),
