@@ -16,6 +16,9 @@ from typing import NoReturn
 from trainmaster_operator.local import process_tree
 
 ENDS_S = 15.0
+FAIR = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Variables of every command. Without bytecode each start would compile its imports, and a system that imports again
+after a failure would lose by a setting of this machine."""
 
 
 @contextmanager
@@ -47,7 +50,7 @@ def popen(
         return subprocess.Popen(
             command,
             cwd=folder,
-            env={**os.environ, **variables},
+            env={**os.environ, **FAIR, **variables},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

@@ -32,7 +32,7 @@ EVERYWHERE = {
     "PYTHONUNBUFFERED": "1",
     "HF_HUB_OFFLINE": "1",
     "CUDA_VISIBLE_DEVICES": "",
-    "PYTHONDONTWRITEBYTECODE": "",
+    **commands.FAIR,
 }
 AT_ITS_BEST = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Of torchrun: with a shared store gloo meets addresses of ranks that are gone, and restarts mostly fail."""

@@ -113,6 +113,17 @@ def test_after_its_limit_nothing_is_left_of_a_command_that_does_not_end(
 
 
 @pytest.mark.processes
+def test_the_imports_of_a_command_are_compiled_once_wherever_it_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    said = tmp_path / "output"
+    program = "import sys; print(sys.dont_write_bytecode)"
+    assert commands.run([sys.executable, "-c", program], {}, said, 60.0) == 0
+    assert said.read_text() == "False\n"
+
+
+@pytest.mark.processes
 def test_forked_ranks_that_wait_for_their_turn_die_with_the_benchmark(tmp_path: Path) -> None:
     benchmark = tied.popen([sys.executable, "-c", FORKS, str(tmp_path)])
     assert benchmark.wait(60) == -signal.SIGKILL
