@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.cuda import child
-from benchmarks.cuda.programme import NotHere, Numbers, Part, Setting
+from benchmarks.cuda.programme import Numbers, Part, Setting
 from benchmarks.cuda.programme import Row as TableRow
-from trainmaster.parallel.blocks import compiling
+from benchmarks.cuda.speed import check_technique
 from trainmaster.tools.parity import ROWS, Outcome, Row, compare, example, merged, reference, run, train
 
 RANKS = 2
@@ -51,8 +51,7 @@ class Expected:
 
 
 def held(setting: Setting, expected: Expected, row: Row, limit_s: float) -> Numbers:
-    if row.training.get("compile") and (lacking := compiling.lacks(setting.device)):
-        raise NotHere(f"torch.compile needs {lacking}")
+    check_technique(setting, row.training.get("precision", ""), bool(row.training.get("compile")))
     ends = time.monotonic() + limit_s
     alone = expected.of(row, limit_s)
     found = child.run(partial(trained, row, setting.device), setting.log(str(row)), ends - time.monotonic())

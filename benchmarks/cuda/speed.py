@@ -235,9 +235,14 @@ def measured(setting: Setting, vocabulary: str, case: Case, blocks: Blocks, limi
 
 def check_case(setting: Setting, case: Case) -> None:
     """Raises NotHere if this machine can't train in this way."""
-    if case.compiled and (lacking := compiling.lacks(setting.device)):
+    check_technique(setting, case.precision, case.compiled)
+
+
+def check_technique(setting: Setting, precision: str, compiled: bool) -> None:
+    """Raises NotHere if this machine has no compiler, or this device no products in 8 bits, and they are needed."""
+    if compiled and (lacking := compiling.lacks(setting.device)):
         raise NotHere(f"torch.compile needs {lacking}")
-    if case.precision == "fp8" and setting.facts is not None and (refusal := fp8_refusal(setting.facts)):
+    if precision == "fp8" and setting.facts is not None and (refusal := fp8_refusal(setting.facts)):
         raise NotHere(refusal)
 
 

@@ -22,9 +22,9 @@ import torch
 from benchmarks import commands
 from benchmarks.cuda import child
 from benchmarks.cuda.programme import NotHere, Numbers, Part, Row, Setting, file_name
+from benchmarks.cuda.speed import check_technique
 from benchmarks.cuda.surroundings import ROOT, search_path
 from trainmaster.contract.wire import environment
-from trainmaster.parallel.blocks import compiling
 from trainmaster.tools.parity.rows import LOSSY
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
@@ -119,8 +119,7 @@ def compared(
     setting: Setting, references: References, precision: str, recompute: str, compiled: bool, limit_s: float
 ) -> Numbers:
     name = row_name(precision, recompute, compiled)
-    if compiled and (lacking := compiling.lacks(setting.device)):
-        raise NotHere(f"torch.compile needs {lacking}")
+    check_technique(setting, precision, compiled)
     ends = time.monotonic() + limit_s
     expected = references.losses(precision, recompute == "Reversible", limit_s)
     job, output = config(setting, precision, recompute, compiled), setting.folder / "runs" / file_name(name)

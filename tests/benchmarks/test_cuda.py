@@ -266,7 +266,7 @@ def test_a_row_that_compiled_nothing_has_failed_however_right_its_losses_are(
 ) -> None:
     trained = {"losses": [3.0, 2.0], "seconds": [1.0, 1.0], "peak_bytes": 0}
     setting = Setting(tmp_path, None)
-    monkeypatch.setattr(works.compiling, "lacks", lambda device: "")
+    monkeypatch.setattr(speed.compiling, "lacks", lambda device: "")
 
     def measured(graphs: int) -> Numbers:
         monkeypatch.setattr(works.child, "run", lambda *_: {**trained, "graphs": graphs})

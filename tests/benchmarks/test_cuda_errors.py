@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cuda import child, programme, works
+from benchmarks.cuda import child, parity, programme, speed, works
 from benchmarks.cuda.programme import NotHere, Numbers, Part, Row, Setting
 
 ILLEGAL_ACCESS = """Traceback (most recent call last):
@@ -65,6 +65,23 @@ def test_what_rows_are_compared_with_is_trained_once_even_if_that_fails(
         else:
             assert references.losses("fp8", False, 180.0) == [2.0]
     assert [log.name for log in trained] == ["CPU-fp8.log"]
+
+
+@pytest.mark.parametrize("part", [works.PART, parity.PART, speed.PART], ids=lambda part: part.name)
+def test_rows_in_8_bits_are_not_here_on_a_device_that_has_none(
+    part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(work: Callable[[], Any], log: Path, limit_s: float) -> Any:
+        raise AssertionError("it was trained")
+
+    monkeypatch.setattr(child, "run", train)
+    monkeypatch.setattr(speed.compiling, "lacks", lambda device: "")
+    setting = Setting(tmp_path, {"name": "an A100", "capability": "8.0"})
+    rows = [row for row in part.rows(setting) if "fp8" in row.name]
+    assert rows
+    for row in rows:
+        with pytest.raises(NotHere, match=r"fp8 needs compute capability 8\.9, and this device has 8\.0"):
+            row.work(60.0)
 
 
 def test_a_pytest_that_does_not_know_our_settings_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
