@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -72,6 +73,7 @@ def pids_in(output: Path, still_there: Callable[[], bool] = lambda: True) -> lis
     """Wait until a command has said its pids, and return them."""
     while not (output.exists() and output.read_text().endswith("\n")):
         assert still_there(), "it has ended by itself"
+        time.sleep(0.01)
     return [*map(int, output.read_text().split())]
 
 
