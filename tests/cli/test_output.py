@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -81,13 +82,45 @@ def test_only_one_run_at_a_time_holds_a_folder(tmp_path: Path) -> None:
 
 def test_fresh_throws_away_what_a_run_left_and_nothing_else(tmp_path: Path) -> None:
     folder = output.OutputFolder.claim(tmp_path / "out")
-    folder.write_status(before(status()))
+    folder.begin(before(status()))
     for name in ("metrics.jsonl", "mine.txt"):
         (folder.path / name).touch()
     (folder.path / "checkpoints" / "step-1.r1").mkdir(parents=True)
     folder.clear()
-    assert sorted(path.name for path in folder.path.iterdir()) == ["logs", "mine.txt"]
+    assert [path.name for path in folder.path.iterdir()] == ["mine.txt"]
     folder.release()
+
+
+def test_a_run_that_was_stopped_before_its_first_status_can_be_started_again(tmp_path: Path) -> None:
+    output.OutputFolder.claim(tmp_path / "out").release()
+    assert output.read_status(tmp_path / "out") is None
+
+
+def test_a_run_whose_first_status_finds_no_space_can_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = output.OutputFolder.claim(tmp_path / "out")
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space left"):
+            folder.begin(before(status()))
+    folder.release()
+    assert output.read_status(folder.path) is None
+
+
+def test_only_fresh_goes_on_where_fresh_was_stopped(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    (folder / "checkpoints" / "step-1.r1").mkdir(parents=True)
+    with pytest.raises(Refusal, match="holds a part of a run, and no status.yaml; --fresh deletes that part"):
+        output.read_status(folder)
+    assert output.read_status(folder, fresh=True) is None
+    (folder / "mine.txt").touch()
+    with pytest.raises(Refusal, match="holds other files"):
+        output.read_status(folder, fresh=True)
 
 
 def test_the_status_file_holds_the_whole_resource(tmp_path: Path) -> None:
@@ -166,6 +199,7 @@ def test_a_report_that_cannot_be_written_is_refused(of_another_user: Path) -> No
 
 def test_fresh_refuses_what_it_cannot_throw_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = output.OutputFolder.claim(tmp_path / "out")
+    folder.begin(before(status()))
 
     def denied(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))

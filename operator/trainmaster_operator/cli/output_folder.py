@@ -37,17 +37,21 @@ class OutputFolder:
 
     @classmethod
     def claim(cls, path: Path) -> OutputFolder:
-        """Create and lock the directory. Raise Refusal if another run holds it, or if it cannot be written."""
+        """Create and lock the directory. Raise Refusal if another run holds it, or if it cannot be written.
+
+        Nothing is created in it before there is a status (`begin`): a command that is stopped in between would leave a
+        directory that is neither empty nor that of a run.
+        """
         lock = -1
         try:
             path.mkdir(parents=True, exist_ok=True)
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            (path / LOGS).mkdir(exist_ok=True)
             for folder in (path, path / LOGS):
                 # It may belong to another user, or be on a read-only file system.
-                with tempfile.TemporaryFile(dir=folder):
-                    pass
+                if folder.exists():
+                    with tempfile.TemporaryFile(dir=folder):
+                        pass
         except BlockingIOError:
             os.close(lock)
             raise Refusal(f"{path}: another run is using this folder; choose another --out") from None
@@ -64,6 +68,11 @@ class OutputFolder:
     def logs(self) -> Path:
         return self.path / LOGS
 
+    def begin(self, resource: dict[str, Any]) -> None:
+        """Write the first status of a run, and create the directory of its logs. Raise OSError."""
+        self.write_status(resource)
+        self.logs.mkdir(exist_ok=True)
+
     def write_status(self, resource: dict[str, Any]) -> None:
         """Replace status.yaml atomically: a reader sees the old or the new resource. Raise OSError, and then keep
         the old one."""
@@ -78,7 +87,6 @@ class OutputFolder:
                     shutil.rmtree(target)
                 else:
                     target.unlink(missing_ok=True)
-            self.logs.mkdir(exist_ok=True)
         except OSError as error:
             place = error.filename or self.path
             raise Refusal(f"{place}: cannot be deleted: {why(error)}; choose another --out") from None
@@ -106,15 +114,29 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def read_status(path: Path) -> dict[str, Any] | None:
-    """Return the resource of the run in `path`; None if there was none. Raise Refusal if the path cannot become an
-    output folder."""
+def read_status(path: Path, *, fresh: bool = False) -> dict[str, Any] | None:
+    """Return the resource of the run in `path`; None if there was none. `fresh`: what a run left there will be deleted.
+    Raise Refusal if the path cannot become an output folder."""
     try:
         return _read(path)
     except FileNotFoundError:
-        if path.is_dir() and any(path.iterdir()):
+        held = _names_in(path)
+        if held - set(OURS):
             raise Refusal(f"{path}: holds other files and no {STATUS}; an empty or a new folder is expected") from None
+        if held and not fresh:
+            # A command with --fresh was stopped before everything was deleted.
+            raise Refusal(f"{path}: holds a part of a run, and no {STATUS}; --fresh deletes that part") from None
         return None
+
+
+def _names_in(path: Path) -> set[str]:
+    """Return the names of what is in a directory; none if there is no directory. Raise Refusal."""
+    try:
+        return set(os.listdir(path))
+    except FileNotFoundError:
+        return set()
+    except OSError as error:
+        raise Refusal(f"{path}: can't be read: {why(error)}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

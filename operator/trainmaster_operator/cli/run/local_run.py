@@ -121,7 +121,7 @@ class LocalRun:
         # The status is on disk before anything runs, so that the next run knows in every case which job the directory
         # belongs to.
         try:
-            self._folder.write_status(self._resource)
+            self._folder.begin(self._resource)
         except OSError as error:
             place = _short(self._folder.path / STATUS)
             raise Refusal(f"{place} can't be written: {why(error)}; choose another --out") from None

@@ -69,7 +69,7 @@ def prepare(options: RunOptions) -> Prepared | str:
     encoded_faults = run_faults.parse(options.faults, job)
     python = None if job.spec.framework is Framework.TRAINMASTER else script_interpreter.of_job(options.job, job)
 
-    before = output_folder.read_status(out)
+    before = output_folder.read_status(out, fresh=options.fresh)
     if before is not None and not options.fresh:
         resumed_run.check_same_job(out, before, job)
         finished = state_of(before).phase is JobPhase.SUCCEEDED and not _longer(before, job)
