@@ -16,6 +16,7 @@ from tests.api.jobs import PYTORCH
 from tests.cli.conftest import WriteJob
 from tests.former import former_status
 from trainmaster_operator.cli.main import main
+from trainmaster_operator.cli.run import operator_address
 from trainmaster_operator.cli.this_machine.script_interpreter import choose
 
 CONTAINER = "spec__workers__template__spec__containers"
@@ -350,6 +351,38 @@ def test_the_folder_of_another_job_is_refused(
     put_status(tmp_path / "out", file, name="other")
     (line,) = refused(capsys, "run", str(file), "--out", "out")
     assert line == f"{tmp_path.resolve()}/out: is the output folder of job other, not of tiny; choose another --out"
+
+
+def test_fresh_and_the_demo_do_not_delete_another_job(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job()
+    put_status(tmp_path / "out", file, name="other")
+    (tmp_path / "out" / "checkpoints").mkdir()
+    words = f"{tmp_path.resolve()}/out: is the output folder of job other, not of"
+    (line,) = refused(capsys, "run", str(file), "--out", "out", "--fresh")
+    assert line == f"{words} tiny; choose another --out"
+    assert main(["demo", "--out", "out"]) == 2
+    assert words in capsys.readouterr().err
+    assert (tmp_path / "out" / "checkpoints").is_dir()
+
+
+def test_a_run_that_ends_while_the_next_one_starts_is_not_continued_from_what_it_was(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_job()
+    put_status(tmp_path / "out", file, phase="Running")
+    left, listen = tmp_path / "out" / "status.yaml", operator_address.listen
+
+    def listen_after_the_end(port: int) -> socket.socket:
+        left.write_text(left.read_text().replace("phase: Running", "phase: Succeeded"))
+        return listen(port)
+
+    monkeypatch.setattr(operator_address, "listen", listen_after_the_end)
+    (line,) = refused(capsys, "run", str(file), "--out", "out")
+    assert line.endswith("out: another run has used this folder in this moment; give the same command again")
+    assert main(["run", str(file), "--out", "out"]) == 0
+    assert "has succeeded already" in capsys.readouterr().out
 
 
 def test_the_folder_of_the_same_job_with_other_data_or_seed_is_refused(

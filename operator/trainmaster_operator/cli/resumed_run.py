@@ -29,11 +29,16 @@ _IDENTITY = (
 )
 
 
-def check_same_job(path: Path, before: dict[str, Any], now: DistributedTrainingJob) -> None:
-    """Raise Refusal if the directory holds another job, or this one with other data, model, batch or seed."""
+def check_name(path: Path, before: dict[str, Any], now: DistributedTrainingJob) -> None:
+    """Raise Refusal if the directory holds another job, whose checkpoints --fresh must not delete either."""
     name = before["metadata"]["name"]
     if name != now.metadata.name:
         raise Refusal(f"{path}: is the output folder of job {name}, not of {now.metadata.name}; choose another --out")
+
+
+def check_same_job(path: Path, before: dict[str, Any], now: DistributedTrainingJob) -> None:
+    """Raise Refusal if the directory holds this job with other data, model, batch or seed."""
+    name = before["metadata"]["name"]
     try:
         state_of(before)
         old = DistributedTrainingJob.model_validate({**before, "status": {}})

@@ -51,7 +51,9 @@ def declare(command: Parser) -> None:
     common.add_plain(command)
     command.add_argument("--quiet", action="store_true", help="do not show what rank 0 prints")
     command.add_argument(
-        "--fresh", action="store_true", help="delete what an earlier run left in DIR, and start from the first step"
+        "--fresh",
+        action="store_true",
+        help="delete what an earlier run of the job left in DIR, and start from the first step",
     )
     command.add_argument(
         "--digests", action="store_true", help="write digests of all states after each step; this makes steps slow"

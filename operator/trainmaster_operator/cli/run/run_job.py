@@ -70,6 +70,8 @@ def prepare(options: RunOptions) -> Prepared | str:
     python = None if job.spec.framework is Framework.TRAINMASTER else script_interpreter.of_job(options.job, job)
 
     before = output_folder.read_status(out, fresh=options.fresh)
+    if before is not None:
+        resumed_run.check_name(out, before, job)
     if before is not None and not options.fresh:
         resumed_run.check_same_job(out, before, job)
         finished = state_of(before).phase is JobPhase.SUCCEEDED and not _longer(before, job)
@@ -85,6 +87,8 @@ def prepare(options: RunOptions) -> Prepared | str:
         chosen = _choose_devices(options, job, locks)
         folder = output_folder.OutputFolder.claim(out)
         undo.callback(folder.release)
+        if output_folder.read_status(out, fresh=options.fresh) != before:
+            raise Refusal(f"{out}: another run has used this folder in this moment; give the same command again")
         if options.fresh:
             folder.clear()
         undo.pop_all()
