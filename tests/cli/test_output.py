@@ -115,7 +115,7 @@ def test_a_run_whose_first_status_finds_no_space_can_be_started_again(
 def test_only_fresh_goes_on_where_fresh_was_stopped(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     (folder / "checkpoints" / "step-1.r1").mkdir(parents=True)
-    with pytest.raises(Refusal, match="holds a part of a run, and no status.yaml; --fresh deletes that part"):
+    with pytest.raises(Refusal, match=r"holds a part of a run, and no status\.yaml; --fresh deletes that part"):
         output.read_status(folder)
     assert output.read_status(folder, fresh=True) is None
     (folder / "mine.txt").touch()

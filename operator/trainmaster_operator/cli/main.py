@@ -3,18 +3,41 @@ leaves nothing behind."""
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 from collections.abc import Sequence
 
 from trainmaster.tools import closed_stdout
 from trainmaster_operator.cli.argument_parser import parser
-from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
+from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal, why
+
+NOT_WRITTEN = 1
+"""Exit code if the output cannot be written, for example because its disk is full."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Return its exit code."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    _open_closed_streams()
+    try:
+        try:
+            return _run(sys.argv[1:] if arguments is None else list(arguments))
+        finally:
+            sys.stdout.flush()  # The interpreter would do it later, and end with another code if that fails.
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return closed_stdout.closed()
+    except OSError as error:
+        if not _is_of_output(error):
+            raise
+        sys.stderr.write(f"trainmaster: the output cannot be written: {why(error)}\n")
+        closed_stdout.closed()
+        return NOT_WRITTEN
+
+
+def _run(words: list[str]) -> int:
     if not words:
         parser(words).print_help()
         return 0
@@ -28,10 +51,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in refusal.lines:
             sys.stderr.write(f"trainmaster: {line}\n")
         return EXIT_CODE
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        return closed_stdout.closed()
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for standard streams that are closed, as with `>&-`. It usually gets their numbers, which
+    would otherwise go to the next files, such as a lock, and child processes would write into these."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Return whether this is what a write to standard output raises. An error of a file that is opened has its name,
+    and commands handle the errors of files that they write."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 if __name__ == "__main__":
