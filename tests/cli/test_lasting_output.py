@@ -41,6 +41,22 @@ def test_what_is_written_after_the_reader_has_gone_is_dropped_and_said_once(
     )
 
 
+def test_a_run_whose_output_finds_no_space_continues_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with lasting(Path("runs/x")):
+            for line in ("one\n", "two\n"):
+                sys.stdout.write(line)
+                sys.stdout.flush()
+        stream.flush()  # as the interpreter does at its end
+    assert capsys.readouterr().err == (
+        "trainmaster: the output cannot be written: no space left on device; the run continues, and "
+        "`trainmaster status runs/x --watch` shows it\n"
+    )
+
+
 @pytest.mark.processes
 def test_a_run_whose_reader_ends_like_head_continues_to_its_end(
     tmp_path: Path, write_job: WriteJob, machine_zygote: Path
