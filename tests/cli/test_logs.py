@@ -165,6 +165,23 @@ def test_times_of_other_zones_and_of_any_precision_are_in_order() -> None:
     assert lines[2].at == "2026-11-21T15:00:01.750000000Z"
 
 
+def test_logs_that_nobody_reads_any_more_are_not_followed_further(write_job: WriteJob) -> None:
+    store, said = MemoryStore(), Logs()
+    job = put(store, write_job())
+    put_pod(store, job, 0)
+    said.say("tiny-worker-0-0", at(1, "[rank 0] one"))
+
+    def unread(text: bytes) -> None:
+        raise BrokenPipeError
+
+    async def run() -> None:
+        target = Target(MemoryCluster(store), SPACE, said.read)
+        await asyncio.wait_for(job_logs.Follower(target, job, job_logs.Choice(job, None), unread, {}).run(), 60)
+
+    with pytest.raises(BrokenPipeError):
+        run_virtual(run())
+
+
 def test_a_followed_job_goes_on_with_its_new_pods_until_it_has_ended(write_job: WriteJob) -> None:
     store, said, out = MemoryStore(), Logs(), io.BytesIO()
     job = put(store, write_job(), now=status())

@@ -108,6 +108,21 @@ def test_a_job_that_has_ended_already_is_told_at_once(write_job: WriteJob) -> No
     assert (code, told.words[-1].split(",")[0]) == (0, "succeeded: step 60")
 
 
+def test_a_job_that_nobody_watches_any_more_is_not_followed_further(write_job: WriteJob) -> None:
+    store = MemoryStore()
+    job = put(store, write_job(), now=status(step=10))
+
+    class Unread(Told):
+        def draw(self) -> None:
+            raise BrokenPipeError
+
+    async def run() -> int:
+        return await asyncio.wait_for(follow(Target(MemoryCluster(store), SPACE, _no_logs), job, Unread), 60)
+
+    with pytest.raises(BrokenPipeError):
+        run_virtual(run())
+
+
 def test_a_cluster_that_does_not_answer_for_a_while_is_told_and_waited_for(write_job: WriteJob) -> None:
     store = MemoryStore()
     job = put(store, write_job())

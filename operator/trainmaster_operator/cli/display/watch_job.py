@@ -80,19 +80,25 @@ class _Follower:
         )
 
     async def run(self) -> int:
+        """Show the job until it has ended. Return the exit code. Raise OSError if the display cannot be written."""
         self._display.start()
         works = (self._jobs.run(), self._pods.run(), self._draw(), self._look_for_operator())
-        helpers = [asyncio.create_task(work) for work in works]
+        looking = asyncio.create_task(self._look())
+        tasks = [looking, *(asyncio.create_task(work) for work in works)]
         try:
-            return await self._look()
+            # Of the others, each ends only by an error, for example because nothing reads the output any more.
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            return looking.result()
         except asyncio.CancelledError:
             again = f"trainmaster status {self._key.name} -n {self._key.namespace} --watch"
             self._display.tell(News("leaving", f"the job continues; `{again}` shows it again"))
             raise
         finally:
-            for task in helpers:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._display.stop()
 
     async def _look(self) -> int:

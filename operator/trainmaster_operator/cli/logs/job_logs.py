@@ -180,19 +180,27 @@ class Follower:
         )
 
     async def run(self) -> None:
-        helpers = [asyncio.create_task(work) for work in (self._jobs.run(), self._pods.run(), self._write_held())]
+        """Follow until the job has ended. Raise OSError if the lines cannot be written."""
+        works = (self._follow(), self._jobs.run(), self._pods.run(), self._write_held())
+        tasks = [asyncio.create_task(work) for work in works]
         try:
-            await self._jobs.synced.wait()
-            await self._pods.synced.wait()
-            while not self._over():
-                self._begin()
-                await self._changed.wait()
-                self._changed.clear()
+            # Of the others, each ends only by an error, for example because nothing reads the output any more.
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            for task in [*helpers, *self._streams.values()]:
+            for task in [*tasks, *self._streams.values()]:
                 task.cancel()
-            await asyncio.gather(*helpers, *self._streams.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, *self._streams.values(), return_exceptions=True)
             self._flush(float("inf"))
+
+    async def _follow(self) -> None:
+        await self._jobs.synced.wait()
+        await self._pods.synced.wait()
+        while not self._over():
+            self._begin()
+            await self._changed.wait()
+            self._changed.clear()
 
     def _over(self) -> bool:
         job = self._jobs.get(self._key)
