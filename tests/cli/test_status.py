@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,10 @@ from tests.api.jobs import PYTORCH, job
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
 from trainmaster_operator.cli import output_folder as output
 from trainmaster_operator.cli.display import rank_pids
+from trainmaster_operator.cli.display.plain_display import PlainDisplay
+from trainmaster_operator.cli.display.watch_run import watch_run
 from trainmaster_operator.cli.main import main
+from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung, Spent, Suspicion
 from trainmaster_operator.planning.facts.timestamps import rfc3339
 from trainmaster_operator.planning.status_mapping import write_status
@@ -49,6 +54,35 @@ def test_a_run_that_goes_on_is_running(tmp_path: Path, shown: Shown) -> None:
     folder.release()
     assert state(lines) == "Running"
     assert lines[-1] == f"Its command is running; `trainmaster logs {tmp_path}/out --follow` shows what rank 0 prints."
+
+
+@pytest.mark.parametrize("words", [[], ["--watch"]])
+def test_a_run_that_ends_in_this_moment_is_shown_with_its_end(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = output_folder(tmp_path / "out", status())
+
+    def end(path: Path) -> bool:
+        output_folder(path, SUCCEEDED)
+        return False
+
+    monkeypatch.setattr(output, "is_held", end)
+    assert main(["status", str(out), *words]) == 0
+    assert capsys.readouterr().out.startswith("tiny: Succeeded  step 100")
+
+
+def test_a_run_whose_folder_is_deleted_while_it_is_watched_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = output_folder(tmp_path / "out", status())
+    folder = output.OutputFolder.claim(out)
+
+    def delete(seconds: float) -> None:
+        shutil.rmtree(out, ignore_errors=True)
+
+    with pytest.raises(Refusal, match="out: holds no run"):
+        watch_run(out, lambda scene: PlainDisplay(scene, sys.stdout), delete)
+    folder.release()
 
 
 def test_the_ranks_of_a_run_that_goes_on_are_named_with_their_pids(tmp_path: Path, shown: Shown) -> None:

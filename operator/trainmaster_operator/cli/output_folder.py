@@ -102,9 +102,21 @@ def read_run(out: Path) -> dict[str, Any]:
         raise Refusal(f"{out}: holds no run; the output folder of a run is expected{hint}") from None
 
 
+def look(out: Path) -> tuple[dict[str, Any], bool]:
+    """Return the resource of the run in this directory, and whether the run goes on. Raise Refusal if there is none."""
+    # This is read first, so that the state that a run left at its end is read after the end.
+    goes_on = is_held(out)
+    return read_run(out), goes_on
+
+
 def is_held(path: Path) -> bool:
-    """Return whether a run uses the directory now."""
-    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    """Return whether a run uses the directory now. Raise Refusal if that cannot be known."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
+        return False  # `read_run` says so.
+    except OSError as error:
+        raise Refusal(f"{path}: can't be read: {why(error)}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

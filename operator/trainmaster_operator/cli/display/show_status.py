@@ -34,12 +34,16 @@ _TOLD = ("Running", "Recovering", "Suspended", "Complete")  # Conditions that th
 
 def of_run(out: Path) -> int:
     """Show the state of a run on this machine, and return 0. Raise Refusal if there is no run."""
-    resource = output_folder.read_run(out)
+    return show_run(out, *output_folder.look(out))
+
+
+def show_run(out: Path, resource: Mapping[str, Any], goes_on: bool) -> int:
+    """Show the state of a run on this machine, and return 0. `resource`, `goes_on`: as `output_folder.look` returns
+    them. Raise Refusal."""
     job = state_of(resource)
     scene = scene_of_run(resource, out)
     scene.memory = MemoryTrack.read(out / output_folder.MEMORY).describe_nearest()
     scene.words = last_lines.last_words(out, job)
-    goes_on = output_folder.is_held(out)
     scene.goes_on = goes_on
     state, sentence = standing(out, resource, goes_on)
     console = Console(file=sys.stdout, highlight=False)

@@ -11,7 +11,7 @@ from trainmaster_operator.cli import output_folder
 from trainmaster_operator.cli.display import live_display
 from trainmaster_operator.cli.display.piece_of_news import News, Tone
 from trainmaster_operator.cli.display.scenes import Scene, scene_of_run
-from trainmaster_operator.cli.display.show_status import of_run
+from trainmaster_operator.cli.display.show_status import show_run
 from trainmaster_operator.cli.display.status_diff import logs_command, news
 from trainmaster_operator.cli.stored_state import is_scripted, standing, state_of
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
@@ -22,16 +22,16 @@ def watch_run(
 ) -> int:
     """Show a run until it ends. Return 0 if it succeeds, 1 if it fails or stops before its end. Raise Refusal if
     there is no run."""
-    scene = scene_of_run(output_folder.read_run(out), out)
-    if not output_folder.is_held(out):
-        return of_run(out) or _code(scene.status)
+    resource, goes_on = output_folder.look(out)
+    scene = scene_of_run(resource, out)
+    if not goes_on:
+        return show_run(out, resource, goes_on) or _code(scene.status)
     shown = make(scene)
     shown.start()
     try:
         while True:
-            # This is read first, so that everything written before the end is read after it.
-            goes_on = output_folder.is_held(out)
-            resource = _look(out, scene, shown)
+            resource, goes_on = output_folder.look(out)
+            _tell_changes(resource, scene, shown)
             if not goes_on:
                 return _conclude(out, resource, scene.status, shown)
             shown.draw()
@@ -43,14 +43,11 @@ def watch_run(
         shown.stop()
 
 
-def _look(out: Path, scene: Scene, shown: live_display.Display) -> Mapping[str, Any]:
-    """Tell what has changed, and return the run's resource."""
-    job = output_folder.read_run(out)
-    old, new = scene.status, state_of(job)
+def _tell_changes(resource: Mapping[str, Any], scene: Scene, shown: live_display.Display) -> None:
+    old, new = scene.status, state_of(resource)
     scene.status = new
-    for piece in news(old, new, scripted=is_scripted(job)):
+    for piece in news(old, new, scripted=is_scripted(resource)):
         shown.tell(piece)
-    return job
 
 
 def _conclude(out: Path, resource: Mapping[str, Any], status: JobState, shown: live_display.Display) -> int:

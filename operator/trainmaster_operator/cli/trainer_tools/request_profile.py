@@ -41,8 +41,8 @@ def profile(what: str, wanted: Wanted, where: Where) -> int:
 
 def of_run(out: Path, wanted: Wanted) -> int:
     """Request the recording of a run. Return 0. Raise Refusal if there is no run, or if it is not running."""
-    resource = output_folder.read_run(out)
-    if not output_folder.is_held(out):
+    resource, goes_on = output_folder.look(out)
+    if not goes_on:
         raise Refusal(f"{out}: this run is not running now; trainmaster run starts or continues it")
     _check(resource, str(out))
     place = out / profile_records.FOLDER
