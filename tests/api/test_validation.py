@@ -286,6 +286,12 @@ def test_a_script_has_no_samples_to_skip() -> None:
     assert "SkipData needs framework Trainmaster" in sentence
 
 
+def test_a_map_where_a_list_of_maps_belongs_is_one_problem() -> None:
+    for rules in ({}, {"action": "Hold"}):
+        (sentence,) = told(job(spec__recovery={"rules": rules}))
+        assert sentence.startswith("spec.recovery.rules: a list is expected")
+
+
 def test_rules_may_name_every_cause_but_those_of_pods_that_do_not_start() -> None:
     left_out = {Cause.IMAGE_ERROR, Cause.UNSCHEDULABLE}
     assert set(typing.get_args(RuledCause)) == {cause.value for cause in Cause} - {cause.value for cause in left_out}

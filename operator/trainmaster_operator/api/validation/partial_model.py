@@ -28,7 +28,7 @@ def read(model: type[M], value: dict[str, Any]) -> M:
             if not field.is_required():
                 fields[name] = field.get_default(call_default_factory=True)
             continue
-        given, inner = value[key], model_in(field.annotation)
+        given, inner = value[key], model_in(field.annotation, in_lists=False)
         try:
             fields[name] = _adapter(model, name).validate_json(json.dumps(given), strict=True)
         except ValidationError:
@@ -53,10 +53,11 @@ def collect_findings(rule: Callable[[], Iterable[T]]) -> list[T]:
     return found
 
 
-def model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model in `X`, `X | None`, `list[X]` and the like. Return None if there is none."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType, list):
-        found = [model_in(option) for option in typing.get_args(annotation)]
+def model_in(annotation: Any, *, in_lists: bool = True) -> type[BaseModel] | None:
+    """Return the model in `X`, `X | None`, `list[X]` and the like. Return None if there is none. `in_lists`: also if it
+    is that of the entries of a list."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, *((list,) if in_lists else ())):
+        found = [model_in(option, in_lists=in_lists) for option in typing.get_args(annotation)]
         return next((model for model in found if model), None)
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
