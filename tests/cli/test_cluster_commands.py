@@ -40,6 +40,15 @@ def test_without_a_kubeconfig_nothing_can_be_asked(
     [
         ("{", "cannot be read as a kubeconfig: "),
         ("[1, 2]", "is not a kubeconfig"),
+        ("current-context: 5", "is not a kubeconfig: its current-context is no text"),
+        (
+            "contexts: [{name: a, context: [1]}]\ncurrent-context: a",
+            "is not a kubeconfig: its context a is no map",
+        ),
+        (
+            "contexts: [{name: a, context: {namespace: 5}}]\ncurrent-context: a",
+            "is not a kubeconfig: the namespace of its context a is no text",
+        ),
         ("contexts: []", "has no current context; choose one with --context: none"),
         ("{contexts: [{name: a}]}", "has no current context; choose one with --context: a"),
         ("{contexts: [{name: a}], current-context: b}", "has no context b; its contexts are: a"),

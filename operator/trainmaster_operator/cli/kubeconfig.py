@@ -90,9 +90,22 @@ def _contexts(files: list[str]) -> tuple[dict[str, dict[str, Any]], str | None]:
             raise Refusal(f"{file}: is not a kubeconfig")
         for entry in content.get("contexts") or []:
             if isinstance(entry, dict) and isinstance(entry.get("name"), str):
-                contexts.setdefault(entry["name"], entry.get("context") or {})
-        current = current or content.get("current-context") or None
+                contexts.setdefault(entry["name"], _context(file, entry))
+        named = content.get("current-context") or None
+        if not isinstance(named, (str, type(None))):
+            raise Refusal(f"{file}: is not a kubeconfig: its current-context is no text")
+        current = current or named
     return contexts, current
+
+
+def _context(file: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the context of an entry. Raise Refusal if it is no map, or if its namespace is no text."""
+    found = entry.get("context") or {}
+    if not isinstance(found, dict):
+        raise Refusal(f"{file}: is not a kubeconfig: its context {entry['name']} is no map")
+    if not isinstance(found.get("namespace") or "", str):
+        raise Refusal(f"{file}: is not a kubeconfig: the namespace of its context {entry['name']} is no text")
+    return found
 
 
 def _listed(names: dict[str, Any]) -> str:
