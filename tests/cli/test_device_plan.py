@@ -108,6 +108,8 @@ def test_an_amount_that_is_none_is_named() -> None:
     words = r"containers\[0\]\.resources\.limits\.nvidia\.com/gpu: a whole number is expected, not 'two'"
     with pytest.raises(NoDevices, match=words):
         need(with_devices("two"))
+    with pytest.raises(NoDevices, match="a whole number is expected, not '²'"):  # It is a digit and no number.
+        need(with_devices("²"))
 
 
 def test_a_template_that_names_its_devices_decides_itself() -> None:

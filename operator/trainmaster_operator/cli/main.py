@@ -30,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return closed_stdout.closed()
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not _is_in_a_folder():
+            sys.stderr.write("trainmaster: the current folder was deleted; change to another folder\n")
+            return EXIT_CODE
         if not _is_of_output(error):
             raise
         sys.stderr.write(f"trainmaster: the output cannot be written: {why(error)}\n")
@@ -59,6 +62,14 @@ def _open_closed_streams() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _is_in_a_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _is_of_output(error: OSError) -> bool:

@@ -155,16 +155,25 @@ def _read(path: Path) -> dict[str, Any]:
     """Return the resource. Raise FileNotFoundError if there is no status, and Refusal if it cannot be read."""
     file = path / STATUS
     try:
-        resource = yaml.load(file.read_text(), Loader=_loader())
+        resource = yaml.load(file.read_text(encoding="utf-8"), Loader=_loader())
     except FileNotFoundError:
         raise
     except NotADirectoryError:
         raise Refusal(f"{path}: is not a folder") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise Refusal(f"{file}: cannot be read: {str(error).splitlines()[0]}") from None
-    if not isinstance(resource, dict) or resource.get("kind") != JOB_KIND or "name" not in resource.get("metadata", {}):
+        reason = why(error) if isinstance(error, OSError) else str(error).splitlines()[0]
+        raise Refusal(f"{file}: cannot be read: {reason}") from None
+    if not _is_job(resource):
         raise Refusal(f"{file}: is not the status of a {JOB_KIND}")
     return resource
+
+
+def _is_job(resource: Any) -> bool:
+    """Return whether this has what every stored job has, in any version."""
+    if not isinstance(resource, dict) or resource.get("kind") != JOB_KIND:
+        return False
+    meta, spec, status = (resource.get(name, {}) for name in ("metadata", "spec", "status"))
+    return all(isinstance(part, dict) for part in (meta, spec, status)) and isinstance(meta.get("name"), str)
 
 
 def dumped(value: Any) -> str:

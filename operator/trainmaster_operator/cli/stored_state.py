@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from trainmaster_operator.api.compact_lists import unpack_ranges
 from trainmaster_operator.api.job_spec import Framework
 from trainmaster_operator.cli.refusal import Refusal
@@ -28,7 +26,7 @@ def state_of(job: Mapping[str, Any]) -> JobState:
         )
     try:
         return read_status(all_without_controls(status))
-    except (OtherLayout, ValidationError) as error:
+    except (OtherLayout, ValueError) as error:
         first = str(error).splitlines()[0]
         raise Refusal(f"{job['metadata']['name']}: its status is of another version of trainmaster: {first}") from None
 

@@ -396,5 +396,5 @@ def _short(path: Path) -> str:
     """Return the path relative to the current directory, if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, OSError):  # The current directory may have been deleted.
         return str(path)

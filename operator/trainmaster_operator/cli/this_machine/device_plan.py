@@ -88,7 +88,7 @@ def _of_template(spec: JobSpec) -> int | None:
         amounts = resources.get(kind) if isinstance(resources, dict) else None
         given = amounts.get(NVIDIA) if isinstance(amounts, dict) else None
         if given is not None:
-            if not str(given).isdigit():
+            if not str(given).isdecimal():
                 words = f"a whole number is expected, not {shown(given)}"
                 raise NoDevices(Problem((*_RESOURCES, kind, NVIDIA), words))
             return int(given)

@@ -17,7 +17,7 @@ from trainmaster.contract.launch.framework_packages import PACKAGES
 from trainmaster.contract.launch.own_parser_process import OwnParsers
 from trainmaster_operator.api.job_spec import CONTROLLER, Framework, JobSpec
 from trainmaster_operator.api.validation import partial_model, pod_template
-from trainmaster_operator.api.validation.problem import Problem
+from trainmaster_operator.api.validation.problem import Problem, shown
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.this_machine import (
     cuda_devices,
@@ -133,8 +133,12 @@ def _command_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     container = spec.container()
     if any(container_variables.problems(container)):
         return
-    folder = absolute(container.get("workingDir") or ".", directory)
-    if spec.command() and not folder.is_dir():
+    given = container.get("workingDir") or "."
+    if not isinstance(given, str):
+        yield Problem((*_CONTAINER, "workingDir"), f"the path of a folder is expected, not {shown(given)}")
+        return
+    folder = absolute(given, directory)
+    if spec.command() and not os.path.isdir(folder):
         yield Problem((*_CONTAINER, "workingDir"), f"{folder} is not a folder")
         return
     known = container_variables.of_container(container, {})
@@ -184,9 +188,9 @@ def _checkpoint_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     path = ("spec", "checkpoint", "resume")
     directory = absolute(spec.checkpoint.resume, directory)
     manifest = directory / "manifest.json"
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         yield Problem(path, f"there is no checkpoint {directory}; Auto, Never or the folder of one is expected")
-    elif not manifest.is_file():
+    elif not os.path.isfile(manifest):
         yield Problem(path, f"{directory} is not a complete checkpoint: it has no manifest.json")
     else:
         try:
@@ -206,7 +210,7 @@ def _checkpoint_folder_problems(spec: JobSpec, directory: Path) -> Iterator[Prob
     if spec.checkpoint.directory is None or spec.checkpoint.volume is not None:
         return
     folder = absolute(spec.checkpoint.directory, directory)
-    there = next(place for place in (folder, *folder.parents) if place.exists())
+    there = next(place for place in (folder, *folder.parents) if os.path.exists(place))
     try:
         with tempfile.TemporaryDirectory(dir=there):
             pass
@@ -222,6 +226,8 @@ def absolute(path: str | Path, directory: Path) -> Path:
         # Unlike that of Path, this `expanduser` leaves the home of an unknown user as it is, as shells do.
         found = (directory / os.path.expanduser(path)).resolve()
         str(found).encode()
+    except RuntimeError:
+        raise Refusal(f"{path}: leads in a circle of symbolic links") from None
     except ValueError:  # A null character, bytes that are no text, or characters that the locale cannot encode.
         raise Refusal(f"{str(path)!a}: a path in UTF-8 without null characters is expected") from None
     return found

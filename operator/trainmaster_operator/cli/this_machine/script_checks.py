@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainmaster_operator.cli.refusal import why
+
 PYTHONS = ("python", "python3")
 
 
@@ -16,7 +18,7 @@ def program_problems(program: str, folder: Path, search: str) -> Iterator[str]:
     if program in PYTHONS or shutil.which(program, path=search):
         return
     file = folder / program
-    if not file.is_file():
+    if not os.path.isfile(file):
         yield f"no program {program} is found"
     elif not os.access(file, os.X_OK):
         if program.endswith(".py"):
@@ -28,9 +30,15 @@ def program_problems(program: str, folder: Path, search: str) -> Iterator[str]:
 def script_problems(path: Path, *, own_python: bool) -> Iterator[str]:
     """Yield why Python can't run a script. `own_python`: the interpreter of this process runs it, so the grammar is
     known."""
-    if not path.exists():
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # A null character is in no path.
         yield f"there is no script {path}"
-    elif path.is_dir() and not (path / "__main__.py").is_file():
+        return
+    except OSError as error:
+        yield f"the script {path} can't be read: {why(error)}"
+        return
+    if path.is_dir() and not (path / "__main__.py").is_file():
         yield f"{path} is a folder without a __main__.py, which Python would run: write the name of a script in it"
     elif own_python and path.suffix == ".py" and path.is_file():
         yield from _syntax_problems(path)
