@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -166,10 +167,15 @@ class Driver:
         self._write(f"=== {self._now_s():7.1f} s  {text}\n".encode())
 
     def _write(self, data: bytes) -> None:
-        self._out.write(data)
-        if data and not data.endswith(b"\n"):
-            self._out.write(b"\n")
-        self._out.flush()
+        try:
+            self._out.write(data)
+            if data and not data.endswith(b"\n"):
+                self._out.write(b"\n")
+            self._out.flush()
+        except OSError:
+            # Who reads has ended, as after Ctrl-C behind a pipe, or the terminal is closed. What runs has to be ended
+            # all the same, and what cleans up has to run.
+            self._out = io.BytesIO()
 
 
 def _heed_interrupts() -> None:

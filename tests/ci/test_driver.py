@@ -68,6 +68,24 @@ def test_a_third_heavy_phase_waits_for_one_of_the_first_two(tmp_path: Path) -> N
     assert said.count("\nrunning: 1\n") + said.count("\nrunning: 2\n") == 6
 
 
+class Closed(io.BytesIO):
+    """A pipe whose reader has ended."""
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+def test_an_output_that_nobody_reads_keeps_nothing_from_being_ended_and_cleaned_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ready")
+    failing = f"{waits_for('ready')}; raise SystemExit(3)"
+    running = f"open('ready', 'w').close(); {FOREVER}"
+    cleaning = python("clean", "open('cleaned', 'w').close()", "long", cleanup=True)
+    driver = Driver((python("bad", failing), python("long", running), cleaning), tmp_path, Closed(), 60.0)
+    assert not driver.run()
+    assert driver.done == {"bad": Outcome.FAILED, "long": Outcome.ENDED, "clean": Outcome.PASSED}
+    assert (tmp_path / "cleaned").exists()
+
+
 def test_the_first_failure_ends_the_rest_and_is_told_again_at_the_end(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "ready")
     failing = f"{waits_for('ready')}; print('\\n'.join(f'line {{n}}' for n in range(150))); raise SystemExit(3)"
