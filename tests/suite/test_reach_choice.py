@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
 
 import pytest
 
 from tests.suite.reach.blocks import read
+from tests.suite.reach.checkout import Checkout
 from tests.suite.reach.choice import (
     FAR,
     GRAPH,
@@ -23,8 +26,8 @@ from tests.suite.reach.choice import (
     choose,
     without_farthest,
 )
-from tests.suite.reach.facts import read_facts
-from tests.suite.reach.graph import Graph
+from tests.suite.reach.facts import PACKAGES, SUITE, read_facts
+from tests.suite.reach.graph import CONFTEST, Graph, is_test_file
 from tests.suite.reach.probes import is_probed
 from tests.suite.reach.recordfile import Record, Text, Unit
 
@@ -75,11 +78,12 @@ def blocks(path: str, *functions: str, text: Mapping[str, str] = TREE) -> tuple[
 
 def unit(*reached: tuple[Text, frozenset[int]], own: str, used: tuple[str, ...] = (), complete: bool = True) -> Unit:
     known = frozenset(Text(path, text) for path, text in TREE.items() if is_probed(path))
+    conftests = [str(PurePosixPath(folder, "conftest.py")) for folder in PurePosixPath(own).parents]
     return Unit(
         1,
         dict(reached),
         frozenset(Text(path, TREE[path]) for path in used),
-        frozenset({Text(own, TREE[own])}),
+        frozenset(Text(path, TREE[path]) for path in (own, *conftests) if path in TREE),
         known,
         complete,
     )
@@ -111,7 +115,7 @@ def sight(
         listings_now={"manifests": " ".join(path for path in new if path.startswith("manifests/"))},
         text_of=lambda blob: None if blob == "gone" else blob,
         text_now=new.get,
-        graph=Graph(facts, new),
+        graph=Graph(facts, new, [path for path in old if ".py" in path and path not in new]),
         record=record,
     )
 
@@ -174,6 +178,39 @@ def test_without_a_record_the_import_graph_chooses_also_by_lazy_imports() -> Non
 
 def test_a_removed_module_chooses_what_imported_it() -> None:
     assert sources(choose(sight({RULES: None}))) == {TEST_PLAN: RECORD, TEST_RULES: RECORD, ONE: RECORD}
+
+
+def test_a_removed_module_chooses_what_still_imports_it_without_a_record() -> None:
+    assert TEST_OTHER in choose(sight({LATE: None}, record=Record())).units
+    package = {LATE: None, LATE.replace(".py", "/__init__.py"): TREE[LATE]}
+    assert TEST_OTHER in choose(sight({**package, LATE.replace(".py", "/inner.py"): ""}, record=Record())).units
+
+
+def recorded_alone(tree: Mapping[str, str | None]) -> Record:
+    """The record of TEST_OTHER, which consisted of nothing else when it was recorded."""
+    return Record({TEST_OTHER: replace(unit(own=TEST_OTHER), own=frozenset({Text(TEST_OTHER, str(tree[TEST_OTHER]))}))})
+
+
+def test_a_record_without_a_conftest_that_is_newer_excludes_nothing() -> None:
+    plain = {TEST_OTHER: "def test_one():\n    pass\n", "tests/conftest.py": None}
+    newer = {**plain, "tests/b/conftest.py": "from trainmaster_operator import rules\n"}
+    changed = edit(RULES, "def check", "X = 1\ndef check")
+    assert TEST_OTHER not in choose(sight(changed, plain, recorded_alone(plain))).units
+    assert choose(sight(changed, newer, recorded_alone(plain))).units[TEST_OTHER].source == GRAPH
+
+
+def test_a_record_of_before_a_folder_had_probes_excludes_nothing() -> None:
+    world = {TEST_OTHER: "from simulation import world\n", "simulation/world.py": TREE[PLAN], "tests/conftest.py": None}
+    changed = edit(RULES, "def check", "X = 1\ndef check")
+    assert choose(sight(changed, world, recorded_alone(world))).units[TEST_OTHER].source == GRAPH
+
+
+def test_every_module_of_this_repository_has_probes_but_tests_and_examples() -> None:
+    files = [path for path in Checkout().files if path.endswith(".py") and not path.startswith(("examples/", SUITE))]
+    plain = [path for path in files if not is_probed(path)]
+    assert [path for path in plain if not is_test_file(path) and PurePosixPath(path).name != CONFTEST] == []
+    top = {path.partition("/")[0] for path in files} - {".ci", "operator", "trainer"}
+    assert top <= set(PACKAGES)
 
 
 def test_a_module_that_the_record_does_not_know_is_reached_by_the_import_graph() -> None:

@@ -1,9 +1,10 @@
 """Which tests a change can reach, and why. Nothing here does I/O.
 
 The record is asked first. It may be older than the revision that the change is compared with. It stays sound because a
-unit is trusted only while nothing that it executed, read or consists of has changed since it was recorded: then it
-still executes the same. Of a unit that is not trusted the record and the import graph together say what it can reach.
-What neither of them can answer chooses everything, and says so.
+unit is trusted only while nothing that it executed, read or consists of has changed since it was recorded, and while
+the record knows all files that the import graph says it can execute: then it still executes the same. Of a unit that is
+not trusted the record and the import graph together say what it can reach. What neither of them can answer chooses
+everything, and says so.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from pathlib import PurePosixPath
 
 from tests.suite.reach import blocks
 from tests.suite.reach.changes import ALL, NOTHING, TextChange, compare
-from tests.suite.reach.facts import SOURCE
+from tests.suite.reach.facts import SOURCE, SUITE
 from tests.suite.reach.graph import CONFTEST, Graph, is_test_file
+from tests.suite.reach.probes import is_probed
 from tests.suite.reach.recordfile import Record, Text, Unit, file_of
 
 EVERYTHING = ("pyproject.toml", "constraints.txt")
@@ -26,9 +28,6 @@ EVERYTHING = ("pyproject.toml", "constraints.txt")
 
 PAGES = (".md", "Makefile", "LICENSE", ".gitignore")
 """Ends of paths of files for people: only a test that names them can notice a change."""
-
-SUITE = "tests/suite/"
-"""Files here that aren't Python say in which order tests run, and what may take how long: no other test reads them."""
 
 RECORD, OLD, GRAPH = "record", "older record", "import graph"
 NAME, ITSELF, UNSURE = "name", "itself", "not sure"
@@ -280,7 +279,8 @@ class _Chooser:
     def _is_trusted(self, name: str) -> bool:
         if name not in self._trusted:
             unit = self.sight.record.units.get(name)
-            self._trusted[name] = unit is not None and unit.complete and not self._is_stale(unit)
+            complete = unit is not None and unit.complete
+            self._trusted[name] = complete and not self._is_stale(unit) and not self._lacks_files(name, unit)
         return self._trusted[name]
 
     @cached_property
@@ -296,6 +296,15 @@ class _Chooser:
             return True
         return any(
             bool(reached & self._compare(text, before.get(text.path)).blocks) for text, reached in unit.reached.items()
+        )
+
+    def _lacks_files(self, name: str, unit: Unit) -> bool:
+        """Tell whether a unit may execute what had no probes when it was recorded: it is newer, or its folder had none.
+        A conftest.py counts though nothing that the unit consisted of has changed: nobody imports it."""
+        known = unit.known_paths | {text.path for text in unit.own}
+        return any(
+            path in self.sight.blobs_before and (is_probed(path) or PurePosixPath(path).name == CONFTEST)
+            for path in self.graph.closure(file_of(name)) - known
         )
 
     def _compare(self, text: Text, blob: str | None) -> TextChange:

@@ -33,12 +33,14 @@ Node = tuple[str, str]  # path, name of a definition
 
 
 class Graph:
-    """What files name each other. `facts` of all Python files by path, `files`: all paths of the repository."""
+    """What files name each other. `facts` of all Python files by path, `files`: all paths of the repository, `removed`:
+    paths of Python files that a change has removed. Whoever still imports one of these reaches it, and fails."""
 
-    def __init__(self, facts: Mapping[str, Facts], files: Iterable[str]) -> None:
-        self.facts = facts
+    def __init__(self, facts: Mapping[str, Facts], files: Iterable[str], removed: Iterable[str] = ()) -> None:
+        gone = [path for path in removed if path not in facts]
+        self.facts = {**facts, **{path: Facts() for path in gone}}
         self.files = sorted({*files, *facts})
-        self.modules = _modules(facts)
+        self.modules = {**_modules(gone), **_modules(facts)}  # A package may have taken the place of a module.
         self._edges: dict[Node, tuple[Node, ...]] = {}
         self._nodes: dict[str, frozenset[Node]] = {}
         self._closures: dict[str, frozenset[str]] = {}

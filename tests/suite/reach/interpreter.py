@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.suite.reach import startup
-from tests.suite.reach.choice import SUITE
+from tests.suite.reach.facts import SUITE
 from tests.suite.reach.probes import FOLDERS
 
 

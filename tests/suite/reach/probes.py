@@ -16,13 +16,24 @@ from pathlib import Path, PurePosixPath
 from types import CodeType
 
 from tests.suite.reach.blocks import split
-from tests.suite.reach.choice import SUITE
-from tests.suite.reach.facts import SOURCE
+from tests.suite.reach.facts import SOURCE, SUITE
 from tests.suite.reach.graph import CONFTEST, is_test_file
 from tests.suite.reach.startup import HEADER, NAME, kept_name
 
-FOLDERS = ("operator/", "trainer/", "e2e/", "benchmarks/", "charts/", "docker/", "tests/")
-"""Where the modules lie that get probes."""
+FOLDERS = (
+    ".ci/",
+    "benchmarks/",
+    "charts/",
+    "claims/",
+    "docker/",
+    "docs/",
+    "e2e/",
+    "operator/",
+    "simulation/",
+    "tests/",
+    "trainer/",
+)
+"""Where the modules lie that get probes: everywhere but in examples/, whose scripts nobody imports."""
 
 
 def is_probed(path: str) -> bool:

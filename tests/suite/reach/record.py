@@ -21,8 +21,9 @@ from tempfile import TemporaryDirectory
 from tests.suite.durations import COMMITTED, BadDurations, load
 from tests.suite.reach import collection, recordfile
 from tests.suite.reach.checkout import Checkout, GitError, texts_of
-from tests.suite.reach.choice import SUITE, choose
+from tests.suite.reach.choice import choose
 from tests.suite.reach.collection import Test
+from tests.suite.reach.facts import SUITE
 from tests.suite.reach.graph import CONFTEST, Graph
 from tests.suite.reach.probes import is_probed
 from tests.suite.reach.recorder import Job, Recorder, Result, Source

@@ -13,8 +13,8 @@ from pathlib import Path
 from tests import tied
 from tests.suite.reach import startup
 from tests.suite.reach.checkout import Checkout, listings
-from tests.suite.reach.choice import SUITE
 from tests.suite.reach.collection import DAILY
+from tests.suite.reach.facts import SUITE
 from tests.suite.reach.interpreter import Interpreter
 from tests.suite.reach.probes import block_names, is_probed, keep
 from tests.suite.reach.recordfile import Text, Unit, file_of

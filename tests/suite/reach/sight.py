@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,14 @@ def gather(checkout: Checkout, base: str | None, record_file: Path = recordfile.
         listings_now=listings(now),
         text_of=checkout.text_of,
         text_now=checkout.text_now,
-        graph=read_graph(checkout),
+        graph=read_graph(checkout, [path for path in before if path.endswith(SOURCE) and path not in now]),
         record=recordfile.load(record_file),
     )
 
 
-def read_graph(checkout: Checkout) -> Graph:
-    """Return the import graph of the working tree. A file that can't be parsed uses nothing."""
+def read_graph(checkout: Checkout, removed: Iterable[str] = ()) -> Graph:
+    """Return the import graph of the working tree. A file that can't be parsed uses nothing. `removed`: Python files
+    that the change has removed."""
     kept_file = checkout.root / KEPT
     kept = _load(kept_file)
     facts, missing = {}, False
@@ -55,7 +56,7 @@ def read_graph(checkout: Checkout) -> Graph:
         facts[path] = kept[key]
     if missing:
         _save(kept_file, facts, checkout.blobs)
-    return Graph(facts, checkout.files)
+    return Graph(facts, checkout.files, removed)
 
 
 def _load(path: Path) -> dict[str, Facts]:
