@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shlex
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ def test_a_first_job_is_valid_and_the_last_line_is_what_to_type_next(capsys: pyt
     assert capsys.readouterr().out == "job.yaml: job job is valid (2 ranks)\n"
 
 
-@pytest.mark.parametrize("folder", [".", "my scripts"])
+@pytest.mark.parametrize("folder", [".", "my scripts", "é\N{ROCKET}"])
 def test_a_first_job_of_a_script_is_valid(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     script = Path(folder, "train.py")
     script.parent.mkdir(exist_ok=True)
@@ -36,6 +37,17 @@ def test_a_first_job_of_a_script_is_valid(folder: str, capsys: pytest.CaptureFix
     assert main(["validate", "mine.yaml"]) == 0
     container = load(Path("mine.yaml")).value["spec"]["workers"]["template"]["spec"]["containers"][0]
     assert container["command"] == ["python", str(script)]
+
+
+def test_no_part_of_a_file_is_left_where_there_is_no_space(capsys: pytest.CaptureFixture[str]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # Python ignores the signal that comes with it.
+    try:
+        assert main(["init"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "job.yaml: cannot be written: file too large; choose another place" in capsys.readouterr().err
+    assert not Path("job.yaml").exists()
 
 
 def test_a_launcher_in_a_job_of_two_pods_is_said_to_count_for_each_pod(capsys: pytest.CaptureFixture[str]) -> None:

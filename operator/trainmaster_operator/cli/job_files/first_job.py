@@ -78,8 +78,7 @@ def write(file: Path, script: Path | None) -> int:
     except UnicodeEncodeError:
         raise Refusal(f"{file}: the file's name and the script's must be text in UTF-8; choose another name") from None
     try:
-        with file.open("xb") as opened:
-            opened.write(content)
+        _create(file, content)
     except FileExistsError:
         raise Refusal(f"{file}: exists already, and is not overwritten; choose another name") from None
     except OSError as error:
@@ -89,13 +88,24 @@ def write(file: Path, script: Path | None) -> int:
     return 0
 
 
+def _create(file: Path, content: bytes) -> None:
+    """Create a file with this content. Raise OSError; FileExistsError if it exists. No part of a file is left."""
+    with file.open("xb") as opened:
+        try:
+            opened.write(content)
+            opened.flush()
+        except OSError:
+            file.unlink()
+            raise
+
+
 def text(file: Path, script: Path | None) -> str:
     """Return the job, as it is written to `file`."""
     first_line = f"A job of Trainmaster: {_contents(script)}."
     head = _HEAD.format(first_line=first_line, file=shlex.quote(str(file)), name=_name(file))
     if script is None:
         return head + _OWN_TRAINER.format()
-    return head + _SCRIPT.format(command=json.dumps(["python", str(script)]))
+    return head + _SCRIPT.format(command=json.dumps(["python", str(script)], ensure_ascii=False))
 
 
 def _contents(script: Path | None) -> str:
