@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import pwd
 import re
 import sys
 from dataclasses import replace
@@ -120,6 +121,22 @@ def test_a_machine_is_measured_once_for_each_precision(measured: list[str], monk
     monkeypatch.setattr(calibration.platform, "node", lambda: "another machine")
     calibration.figures(config())
     assert measured == ["fp32", "bf16", "fp32"]
+
+
+def test_a_user_without_a_home_has_the_machine_measured_each_time(
+    measured: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert calibration.figures(config()) == (LAPTOP, "")
+    assert measured == ["fp32", "fp32"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,9 @@ def _is_possible(found: Figures) -> bool:
 
 
 def _file(precision: str) -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    if not base.is_absolute():
+        base = Path(os.devnull)  # This user has no home, as in a container; nothing can be kept there.
     facts = [platform.node(), platform.machine(), _processor(), os.cpu_count(), torch.__version__, precision]
     return base / "trainmaster" / f"machine-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.json"
 
