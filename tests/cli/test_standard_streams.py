@@ -1,4 +1,4 @@
-"""The standard streams of `trainmaster`: closed, without a reader, or on a full disk."""
+"""The standard streams of `trainmaster`: closed, without a reader, on a full disk, or in a locale of few letters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.conftest import WriteJob
+from tests.cli.runs import CRASH, output_folder, status
 from trainmaster_operator.cli.main import main
+from trainmaster_operator.cli.output_folder import dumped
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 
 @pytest.fixture
@@ -59,3 +63,21 @@ def test_streams_that_are_closed_are_no_error(tmp_path: Path) -> None:
 
     assert closed("init", "job.yaml") == 0
     assert closed("init", "job.yaml") == 2
+
+
+@pytest.mark.processes
+def test_a_status_with_any_letters_is_read_in_a_locale_without_them(tmp_path: Path) -> None:
+    out = output_folder(
+        tmp_path / "out", status(JobPhase.FAILED, lastFailure=CRASH.model_copy(update={"message": "é"}))
+    )
+    file = out / "status.yaml"
+    file.write_text(dumped(yaml.safe_load(file.read_text())), encoding="utf-8")
+    assert "é" in file.read_text(encoding="utf-8")
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "trainmaster_operator.cli.main", "status", str(out)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **ascii_only},
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\xe9" in done.stdout
