@@ -47,6 +47,12 @@ def test_evaluations_are_a_curve_of_their_own(tmp_path: Path) -> None:
     assert (metrics.repeated, metrics.differences) == (1, 0)
 
 
+def test_steps_that_are_no_numbers_of_steps_are_malformed(tmp_path: Path) -> None:
+    metrics = written(tmp_path, [line(1, 1, 5.0), line(10**20, 1, 4.0), line(-1, 1, 4.0), '{"step": 1e999}\n'])
+    assert list(metrics.steps) == [1]
+    assert metrics.malformed == 3
+
+
 def test_equal_losses_bit_for_bit_are_said_to_be_so(tmp_path: Path) -> None:
     loss = 0.1 + 0.2
     metrics = written(tmp_path, [line(1, 1, loss), line(2, 1, "nan"), line(1, 2, loss), line(2, 2, "nan")])

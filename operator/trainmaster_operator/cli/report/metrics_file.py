@@ -18,6 +18,7 @@ Points = list[tuple[float, float]]
 POINTS = 1200  # Maximum number of points of a curve in the report: more than it has pixels.
 REPLACED = 64  # Maximum number of stretches of replaced steps that are kept for the picture.
 DIFFERING = 20
+MOST_STEPS = 2**63  # A script may report any number as its step.
 
 
 @dataclass
@@ -131,9 +132,10 @@ def _parsed(line: bytes) -> tuple[int, int, float, float, float, float, float | 
         value: dict[str, Any] = json.loads(line)
         loss, tokens, seconds, mfu = (_number(value.get(key)) for key in ("loss", "tokens", "seconds", "mfu"))
         evaluated = _number(value["evaluation_loss"]) if "evaluation_loss" in value else None
-        return int(value["step"]), int(value.get("round", 0)), loss, tokens or 0.0, seconds, mfu, evaluated
-    except (ValueError, KeyError, TypeError, AttributeError):
+        step, round = int(value["step"]), int(value.get("round", 0))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
+    return (step, round, loss, tokens or 0.0, seconds, mfu, evaluated) if 0 <= step < MOST_STEPS else None
 
 
 def _number(value: Any) -> float:
