@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,18 @@ def test_a_file_of_now_is_printed_with_its_comments(write_job: WriteJob, capsys:
     out, err = capsys.readouterr()
     assert out == file.read_text()
     assert err == f"{file}: nothing has to be changed\n"
+
+
+def test_a_file_that_can_be_read_only_once_is_printed_too(
+    write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = write_job().read_text()
+    reader, writer = os.pipe()
+    with open(writer, "w") as file:
+        file.write(text)
+    assert main(["migrate", f"/dev/fd/{reader}"]) == 0
+    os.close(reader)
+    assert capsys.readouterr().out == text
 
 
 def test_a_job_that_was_read_from_a_cluster_may_lack_fields_and_that_is_said(

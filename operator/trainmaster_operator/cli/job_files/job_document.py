@@ -58,11 +58,13 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{_FLOA
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML document as JSON values. `lines`: the line number (from 1) of each field and list entry."""
+    """A YAML document as JSON values. `lines`: the line number (from 1) of each field and list entry. `text`: what was
+    read, because a file such as /dev/stdin can be read only once."""
 
     file: Path
     value: Any
     lines: dict[job_validation.Path, int]
+    text: str = ""
 
     def line(self, path: job_validation.Path) -> int:
         """Return the line of a field, or of the nearest field above it if it does not exist."""
@@ -84,12 +86,13 @@ def load(file: Path) -> Document:
         if file.suffix == ".py" and file.is_file():
             words = shlex.join(["trainmaster", "init", "job.yaml", "--script", str(file)])
             raise Refusal(f"{file}: is a Python script; a job in YAML is expected; `{words}` writes one that runs it")
-        loader = _Loader(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             raise Refusal(f"{file}: is empty; a job in YAML is expected")
         reader = _Reader(loader, file)
-        return Document(file, reader.value(node, (), []), reader.lines)
+        return Document(file, reader.value(node, (), []), reader.lines, text)
     except _TooLarge:
         raise Refusal(
             f"{file}: its aliases stand for more than {VALUES_LIMIT} values or {SIZE_LIMIT} "

@@ -45,7 +45,7 @@ def migrate(file: Path) -> int:
         _warn_of_dropped_fields(file, found.value)
     value, changes = migrated(found.value)
     if not changes:
-        sys.stdout.write(file.read_text(encoding="utf-8"))
+        sys.stdout.write(found.text)
         sys.stderr.write(f"{file}: nothing has to be changed\n")
         return 0
     sys.stdout.write(job_document.dump(value))
