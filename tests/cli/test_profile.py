@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import shutil
@@ -46,6 +47,21 @@ def test_a_run_on_this_machine_is_asked_in_its_folder(tmp_path: Path, capsys: py
     assert main(["profile", str(out), "--steps", "5"]) == 0
     assert capsys.readouterr().out == f"the next 5 steps will be recorded; the page will be in {out}/profile\n"
     assert profile_request.asked([str(tmp_path), str(out)]) == (out / profile_request.FILE, 5)
+    os.close(lock)
+
+
+def test_a_request_that_cannot_be_written_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = output_folder(tmp_path / "out", RUNNING)
+    lock = os.open(out, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert refused(capsys, str(out)) == f"{out}: the request cannot be written: no space left on device"
     os.close(lock)
 
 

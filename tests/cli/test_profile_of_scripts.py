@@ -163,10 +163,10 @@ def test_a_rank_whose_profiler_fails_is_told_and_the_others_are_kept(tmp_path: P
 def test_where_no_rank_has_recorded_nothing_is_left(tmp_path: Path) -> None:
     world = World(tmp_path, *[fails] * 4)
     with pytest.raises(Refusal) as refusal:
-        world.record(tmp_path / "out")
+        world.record(tmp_path / "a" / "b" / "out")
     assert refusal.value.lines[0] == "rank 0: no profiler   in 0"
     assert refusal.value.lines[-1] == "team-a/tiny: nothing was recorded; nothing is kept"
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "a").exists()
     assert world.left() == []
 
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,11 +81,13 @@ async def record(target: Target, job: Object, wanted: Wanted, ask: Ask) -> str:
     per_pod = job["spec"]["workers"].get("ranksPerPod", 1)
     in_order = {place: pods[slot] for place, slot in enumerate(slots) if slot in pods}
     asked = _Asked(in_order, per_pod, profile_request.new_identity(), ask)
+    missing = [folder for folder in out.parents if not os.path.exists(folder)]
     try:
         # The folder is made first: it is clear at once whether the records can be kept.
         out.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     except OSError as error:
+        _remove_empty(missing)
         raise Refusal(f"{out}: cannot be created: {why(error)}; choose another --out") from None
     try:
         problems = await asked.request(wanted.steps)
@@ -98,10 +101,18 @@ async def record(target: Target, job: Object, wanted: Wanted, ask: Ask) -> str:
         raise Refusal(f"{out}: cannot be written: {why(error)}") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        _remove_empty(missing)
         await asked.withdraw()
     ranks = per_pod * len(slots)
     said = [f"{out} has the records of {found} of {ranks} ranks; tensorboard --logdir {out} opens them"]
     return "\n".join([*_shortened(problems), *said])
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove those of the folders that are empty. Each one is in the next one."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 class _Asked:

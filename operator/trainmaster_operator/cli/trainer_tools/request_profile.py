@@ -20,7 +20,7 @@ from trainmaster_operator.cli.cluster_connection import Target, connected
 from trainmaster_operator.cli.fault_injection.inject_fault import Exec, agent_of, newest_pods, slots_in_order
 from trainmaster_operator.cli.find_job import find
 from trainmaster_operator.cli.kubeconfig import Where
-from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.stored_state import is_scripted, state_of
 from trainmaster_operator.cli.terminal_text import without_controls
 from trainmaster_operator.cli.trainer_tools import profile_of_scripts
@@ -49,15 +49,22 @@ def of_run(out: Path, wanted: Wanted) -> int:
     if wanted.out is not None:
         raise Refusal(f"--out {wanted.out}: is for scripts on a cluster; the records of this run will be in {place}")
     if not is_scripted(resource):
-        profile_request.ask(out, wanted.steps)
+        _ask(out, wanted.steps)
         sys.stdout.write(f"the next {wanted.steps} steps will be recorded; the page will be in {place}\n")
         return 0
-    profile_request.ask(out, wanted.steps, profile_request.new_identity())
+    _ask(out, wanted.steps, profile_request.new_identity())
     sys.stdout.write(
         f"every rank will record its next {wanted.steps} steps; the records will be in {place}, and rank 0's log says "
         f"when\n{_if_unseen(resource)}"
     )
     return 0
+
+
+def _ask(out: Path, steps: int, identity: str = "") -> None:
+    try:
+        profile_request.ask(out, steps, identity)
+    except OSError as error:
+        raise Refusal(f"{out}: the request cannot be written: {why(error)}") from None
 
 
 async def _profile(where: Where, name: str, wanted: Wanted) -> int:
