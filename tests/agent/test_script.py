@@ -188,6 +188,20 @@ def test_a_forked_program_loses_nothing_that_it_wrote_to_files_which_it_left_ope
         assert gzip.decompress((tmp_path / name).read_bytes()) == b"the last line", name
 
 
+@pytest.mark.parametrize("end", ["", "raise ValueError('ends')\n"])
+def test_an_archive_that_a_forked_program_leaves_open_can_be_read(tmp_path: Path, end: str) -> None:
+    """The interpreter closes it when it ends."""
+    source = "import zipfile\narchive = zipfile.ZipFile('all.zip', 'w')\narchive.writestr('step', '7')\n"
+    source += "read = zipfile.ZipFile('old.zip')\n"
+    (tmp_path / "train.py").write_text(source + end)
+    with zipfile.ZipFile(tmp_path / "old.zip", "w") as old:
+        old.writestr("step", "6")
+    code, _ = run_forked(["train.py"], tmp_path)
+    assert code == (1 if end else 0)
+    with zipfile.ZipFile(tmp_path / "all.zip") as archive:
+        assert archive.read("step") == b"7"
+
+
 def test_processes_that_a_forked_program_spawns_find_its_modules(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def met(): print('met', flush=True)\n")
     code = "import mine, multiprocessing\n"

@@ -168,12 +168,25 @@ def _write_out_open_files() -> None:
     a program that does not read its pipe must not keep a rank alive.
     """
     kind = io.IOBase.__bases__[0]  # without the look for subclasses of an abstract class, for every object
-    files: list[Any] = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
+    objects = gc.get_objects()
+    _finish_archives(objects)
+    files: list[Any] = [thing for thing in objects if issubclass(type(thing), kind)]
     # From the outside to the inside: a text file passes on what it holds to its buffer, a compressed file to another.
     for file in sorted(files, key=_depth):
         with contextlib.suppress(Exception):  # it has no descriptor, or its disk is full
             if not file.closed and file.writable() and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 file.close() if _is_compressed(file) else file.flush()
+
+
+def _finish_archives(objects: list[Any]) -> None:
+    """Write the table of contents, without which nothing can read them, of ZIP archives that were left open."""
+    zipfile = sys.modules.get("zipfile")
+    if zipfile is None:
+        return
+    for archive in [thing for thing in objects if issubclass(type(thing), zipfile.ZipFile)]:
+        with contextlib.suppress(Exception):  # as above
+            if archive.mode != "r" and stat.S_ISREG(os.fstat(archive.fp.fileno()).st_mode):
+                archive.close()
 
 
 def _depth(file: Any) -> int:
