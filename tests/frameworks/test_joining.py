@@ -229,10 +229,14 @@ def test_xgboosts_collective_takes_the_tracker_of_the_round_unless_it_is_given_o
     module.init(dmlc_retry=5)
     module.init(dmlc_tracker_uri="mine", dmlc_tracker_port=1)
     module.init(dmlc_communicator="federated")
+    module.init(DMLC_TRACKER_URI="mine", DMLC_TRACKER_PORT=1)
+    module.init(DMLC_TASK_ID="7", DMLC_RETRY=2)
     assert given == [
         {"dmlc_tracker_uri": "10.0.0.7", "dmlc_tracker_port": 21001, "dmlc_task_id": "000000001", "dmlc_retry": 5},
         {"dmlc_tracker_uri": "mine", "dmlc_tracker_port": 1},
         {"dmlc_communicator": "federated"},
+        {"DMLC_TRACKER_URI": "mine", "DMLC_TRACKER_PORT": 1},
+        {"dmlc_tracker_uri": "10.0.0.7", "dmlc_tracker_port": 22002, "DMLC_TASK_ID": "7", "DMLC_RETRY": 2},
     ]
 
 

@@ -49,9 +49,10 @@ def _join_by_default(module: Any, watch: Watch) -> None:
             uri, port = os.environ[URI], int(os.environ[PORT])
             if facts.rank == 0:
                 _trackers[:] = [_open_tracker(uri, port, facts.world_size)]
+            given = {"dmlc_tracker_uri": uri, "dmlc_tracker_port": port, **given}
             # The name decides the rank: the tracker sorts by it.
-            task = f"{facts.rank:09d}"
-            given = {"dmlc_tracker_uri": uri, "dmlc_tracker_port": port, "dmlc_task_id": task, **given}
+            if not _is_given("dmlc_task_id", given):
+                given["dmlc_task_id"] = f"{facts.rank:09d}"
             _join(original, given)
             # Now, while all ranks are here: when they leave the context, one may have failed in it.
             port = module.broadcast(rank_addresses.free_port(uri) if facts.rank == 0 else None, root=0)
@@ -78,7 +79,7 @@ def _join(original: Callable[..., None], given: dict[str, Any]) -> None:
     always refused, because it uses the same socket (https://github.com/dmlc/xgboost, src/collective/socket.cc). So a
     rank that was milliseconds earlier than rank 0 would join six seconds later.
     """
-    if "dmlc_retry" in given:
+    if _is_given("dmlc_retry", given):
         original(**given)
         return
     xgboost: Any = importlib.import_module("xgboost")
@@ -137,7 +138,15 @@ def _count_rounds(module: Any, watch: Watch) -> None:
 
 
 def _is_default(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
-    return "dmlc_tracker_uri" not in given and given.get("dmlc_communicator", "rabit") == "rabit"
+    return not _is_given("dmlc_tracker_uri", given) and given.get("dmlc_communicator", "rabit") == "rabit"
+
+
+def _is_given(name: str, given: dict[str, Any]) -> bool:
+    """Return True if a script passes an argument, whose name may also be in capitals.
+
+    XGBoost ends a process that passes both.
+    """
+    return name in given or name.upper() in given
 
 
 XGBOOST = Framework(
