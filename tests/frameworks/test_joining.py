@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -312,6 +313,44 @@ def test_rank_0_keeps_xgboosts_tracker_open_until_the_others_have_left(
     for _ in range(2):
         module.init()
         module.finalize()
+    assert done == ["the tracker starts", "joins", "leaves", "the tracker waits"] * 2
+
+
+@pytest.mark.usefixtures("no_xgboost")
+@pytest.mark.parametrize("error", [ValueError("no such column"), SystemExit(3), KeyboardInterrupt()])
+def test_what_fails_in_rank_0_is_known_before_the_others_leave_xgboosts_context(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    done: list[str] = []
+    at_exit: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(atexit, "register", lambda *call: at_exit.append(call))
+    module, _ = be_rank_0_of_xgboost(monkeypatch, done)
+    with contextlib.suppress(type(error)), contextlib.ExitStack() as context:
+        module.init()
+        context.callback(module.finalize)
+        raise error
+    assert done == ["the tracker starts", "joins", "leaves"]
+    for function, *words in at_exit:
+        function(*words)
+    waits = ["the tracker waits"] if isinstance(error, ValueError) else []
+    assert done[3:] == waits, "an exception that the script handles ends no rank, so the others need the tracker"
+
+
+@pytest.mark.usefixtures("no_xgboost")
+def test_rank_0_waits_in_xgboosts_context_if_it_was_entered_while_an_exception_was_handled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    module, _ = be_rank_0_of_xgboost(monkeypatch, done)
+    try:
+        raise FileNotFoundError("model.json")
+    except FileNotFoundError:  # then there is none to go on from
+        module.init()
+        module.finalize()
+    with contextlib.suppress(SystemExit), contextlib.ExitStack() as context:
+        module.init()
+        context.callback(module.finalize)
+        sys.exit()
     assert done == ["the tracker starts", "joins", "leaves", "the tracker waits"] * 2
 
 

@@ -8,10 +8,12 @@ that leaves a context before rank 0 would join a tracker that is about to end.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,7 +31,9 @@ TRY_AGAIN_S = 0.02
 NO_TRACKER = "Failed to connect to the tracker"
 """What XGBoost's error says if nobody listens at the tracker's address."""
 
-_trackers: list[Any] = []  # a tracker ends with its last reference
+_trackers: list[Any] = []  # of the context that rank 0 is in; a tracker ends with its last reference
+_left: list[Any] = []  # of contexts that an exception has left; waited for at the end of the process
+_raised: BaseException | None = None  # what is handled where the context was entered
 
 
 def peers(facts: Facts, addresses: Sequence[str]) -> dict[str, str]:
@@ -44,11 +48,13 @@ def _join_by_default(module: Any, watch: Watch) -> None:
 
     @functools.wraps(original)
     def init(**given: Any) -> None:
+        global _raised
         if _is_default((), given) and URI in os.environ:
             facts = from_numbers(os.environ)
             uri, port = os.environ[URI], int(os.environ[PORT])
             if facts.rank == 0:
                 _trackers[:] = [_open_tracker(uri, port, facts.world_size)]
+                _raised = sys.exc_info()[1]
             given = {"dmlc_tracker_uri": uri, "dmlc_tracker_port": port, **given}
             # The name decides the rank: the tracker sorts by it.
             if not _is_given("dmlc_task_id", given):
@@ -65,9 +71,18 @@ def _join_by_default(module: Any, watch: Watch) -> None:
 
     @functools.wraps(finish)
     def finalize() -> None:
+        global _raised
         finish()
-        while _trackers:
-            _close_tracker(_trackers.pop())
+        before, _raised = _raised, None
+        error = sys.exc_info()[1]
+        if error is None or error is before or (isinstance(error, SystemExit) and not error.code):
+            _close(_trackers)
+            return
+        # The others may leave long after it, or never. Until they do, nobody would learn what has failed here.
+        if isinstance(error, Exception) and _trackers:
+            _left.extend(_trackers)
+            atexit.register(_close_left, os.getpid())
+        _trackers.clear()
 
     module.init, module.finalize = init, finalize
 
@@ -102,11 +117,17 @@ def _open_tracker(host: str, port: int, ranks: int) -> Any:
     return tracker
 
 
-def _close_tracker(tracker: Any) -> None:
+def _close(trackers: list[Any]) -> None:
     """Wait until each rank has left: one that finds no tracker fails, for example because it has saved its model for
     longer than rank 0, whose process would end."""
-    with contextlib.suppress(ValueError):  # a rank has ended without leaving
-        tracker.wait_for(timeout=LEAVES_S)
+    while trackers:
+        with contextlib.suppress(ValueError):  # a rank has ended without leaving
+            trackers.pop().wait_for(timeout=LEAVES_S)
+
+
+def _close_left(pid: int) -> None:
+    if os.getpid() == pid:  # a fork has no tracker
+        _close(_left)
 
 
 def _count_rounds(module: Any, watch: Watch) -> None:
