@@ -11,16 +11,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.agent.world import ROOT
 from tests.frameworks.test_roster import Served
 from trainmaster.agent.frameworks.framework import Facts, numbers
+from trainmaster.agent.zygote import child_setup
 from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.causes_and_exit_codes import ExitCode
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import ProgressRecord
-from trainmaster.rank import executed_rank_observation
+from trainmaster.rank import executed_rank_observation, failure_message, framework_joining
 
 pytestmark = pytest.mark.processes
 
 TELLS = "import os; print(os.environ['TF_CONFIG'])"
+EXECUTES = """
+import sys
+sys.path.insert(0, {root!r})
+from trainmaster.agent.zygote import child_setup
+child_setup.execute(sys.argv[1:])
+"""
+"""What a fork of the zygote does that becomes a program."""
 
 
 def rank(command: Sequence[str], facts: Facts) -> tuple[subprocess.Popen[str], Channel]:
@@ -48,3 +58,69 @@ def test_a_shell_script_that_starts_one_python_after_the_other_gets_the_same_add
     assert first["cluster"] == other["cluster"]
     assert [first["task"]["index"], other["task"]["index"]] == [0, 1]
     assert len(set(first["cluster"]["worker"])) == 2
+
+
+def test_ranks_whose_shell_script_waits_for_rank_0_before_their_first_python_meet(tmp_path: Path) -> None:
+    tells, prepared = f'{sys.executable} -c "{TELLS}"', tmp_path / "prepared"
+    os.mkfifo(prepared)
+    first, others = f"{tells} && echo yes > {prepared}", f"read < {prepared}; {tells}"
+    executes = [sys.executable, "-I", "-c", EXECUTES.format(root=str(ROOT / "trainer")), "bash", "-c"]
+    served = Served()
+    ranks = []
+    try:
+        ranks += [rank([*executes, line], served.facts(number)) for number, line in enumerate((first, others))]
+        told = [json.loads(process.communicate(timeout=60)[0]) for process, _ in ranks]
+    finally:
+        for process, _ in ranks:
+            process.kill()
+            process.wait()
+        served.close()
+    assert [one["task"]["index"] for one in told] == [0, 1]
+    assert told[0]["cluster"] == told[1]["cluster"]
+
+
+class Ended(BaseException):
+    """The process has ended, or has become another program."""
+
+
+@pytest.fixture
+def became(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What a process of a rank has become: the name of a program, or its exit code."""
+    became: list[object] = []
+
+    def end(how: object, *_: object) -> None:
+        became.append(how)
+        raise Ended
+
+    for name in ("execvp", "_exit"):
+        monkeypatch.setattr(os, name, end)
+    monkeypatch.setattr(os, "environ", {**os.environ, **numbers(Facts(0, 2)), environment.STORE: "127.0.0.1:1"})
+    os.environ[environment.FRAMEWORK] = "TensorFlow"
+    return became
+
+
+def test_a_program_does_not_begin_without_the_addresses_of_its_round(
+    monkeypatch: pytest.MonkeyPatch, became: list[object]
+) -> None:
+    def exchange(facts: Facts, own: str) -> list[str]:
+        raise ConnectionResetError("the store of this round, 127.0.0.1:1, ended before all ranks had come")
+
+    monkeypatch.setattr(framework_joining.rank_addresses, "exchange", exchange)
+    told: list[tuple[str, bool]] = []
+    monkeypatch.setattr(failure_message, "tell", lambda _, words, __, **given: told.append((words, given["cascade"])))
+    with pytest.raises(Ended):
+        child_setup.execute(["bash", "run.sh"])
+    assert became == [ExitCode.PEER_LOST]
+    ((words, cascade),) = told
+    assert "ended before all ranks had come" in words
+    assert cascade
+
+
+def test_a_rank_with_an_entry_meets_the_others_in_its_own_interpreter(
+    monkeypatch: pytest.MonkeyPatch, became: list[object]
+) -> None:
+    monkeypatch.setattr(framework_joining.rank_addresses, "exchange", lambda *_: pytest.fail("it asked"))
+    os.environ["TRAINMASTER_ENTRY"] = "{}"
+    with pytest.raises(Ended):
+        child_setup.execute(["python", "-c", ""])
+    assert became == ["python"]

@@ -9,17 +9,18 @@ from typing import Any
 
 from trainmaster.host.own_package import code_of_call
 
-_ENTRY = "TRAINMASTER_ENTRY"
+ENTRY = "TRAINMASTER_ENTRY"
+"""The variable with the entry that an executed rank runs. A program that is executed as it is does not have it."""
 
 
 def command(entry: dict[str, Any], flags: list[str]) -> tuple[list[str], dict[str, str]]:
     """Return the argument list, and the additional environment variables, that run `entry` with this interpreter."""
-    return [sys.executable, *flags, "-c", code_of_call(__name__, "main")], {_ENTRY: json.dumps(entry)}
+    return [sys.executable, *flags, "-c", code_of_call(__name__, "main")], {ENTRY: json.dumps(entry)}
 
 
 def main() -> None:
     """Run the entry that the environment names."""
-    entry = json.loads(os.environ.pop(_ENTRY))
+    entry = json.loads(os.environ.pop(ENTRY))
     for name in ("TRAINMASTER_PROGRESS_FD", "TRAINMASTER_CHANNEL_FD"):
         if name in os.environ:
             os.set_inheritable(int(os.environ[name]), False)

@@ -25,7 +25,14 @@ from trainmaster.agent.zygote.fork_server import MARK, Birth
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import Cause, ExitCode
 from trainmaster.host import pinning, processes
-from trainmaster.rank import executed_rank_observation, failure_message, program_replacement, script_runner
+from trainmaster.rank import (
+    executed_rank,
+    executed_rank_observation,
+    failure_message,
+    framework_joining,
+    program_replacement,
+    script_runner,
+)
 from trainmaster.rank.injected import trainmaster_nested_launch
 
 set_by_imports: dict[str, str | None] = {}
@@ -76,6 +83,8 @@ def _set(variables: dict[str, str | None]) -> None:
 
 def execute(argv: list[str]) -> None:
     """Replace this process by a program. Does not return: a program that can't be run is told and ends with 127."""
+    if executed_rank.ENTRY not in os.environ:
+        _join()
     try:
         os.execvp(argv[0], argv)
     except OSError as error:
@@ -83,6 +92,21 @@ def execute(argv: list[str]) -> None:
         os.write(2, f"{text}\n".encode())
         failure_message.tell(Cause.CONFIG_ERROR, text, "")
         os._exit(127)
+
+
+def _join() -> None:
+    """Let this rank meet the others before its program begins, as far as its framework needs that.
+
+    A shell script may let other ranks wait until rank 0 has downloaded something. So its first Python process, which
+    would meet the others as well, may come at different times in each rank, or never in one that waits.
+    """
+    try:
+        framework = framework_joining.of_this_rank()
+        if framework is not None:
+            framework_joining.join(framework)
+    except Exception as error:  # noqa: BLE001  these are the last words: told, then the process ends
+        traceback.print_exc()
+        os._exit(script_runner.tell_last_words(error))
 
 
 def run(entry: dict[str, Any]) -> None:
