@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.world import ROOT, World
+from trainmaster.agent.frameworks.framework import Facts, numbers
 from trainmaster.contract.wire import RankState, Recurrence, environment
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import ProgressRecord
@@ -133,6 +134,37 @@ def test_a_forked_worker_that_starts_programs_does_not_take_the_record_of_its_ra
     record = ProgressRecord.create(1, 0)
     env |= {environment.PROGRESS_FD: str(record.fd), **executed_rank_observation.variables(env)}
     argv = [sys.executable, "-c", WORKER_STARTS_PROGRAMS]
+    subprocess.run(argv, env=env, pass_fds=[record.fd], timeout=60, check=True)
+    assert record.read().step == 4
+    record.close()
+
+
+ROUNDS = """
+from xgboost import callback
+container = callback.CallbackContainer()
+for epoch in range(4):
+    container.after_iteration(None, epoch)
+"""
+
+CALLBACK = """
+class CallbackContainer:
+    def after_iteration(self, model, epoch): ...
+"""
+
+
+@pytest.mark.processes
+def test_the_steps_of_a_jobs_framework_are_seen_below_a_wrapper_in_python(tmp_path: Path) -> None:
+    """Such as conda run, which closes what it has inherited."""
+    package = tmp_path / "xgboost"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "callback.py").write_text(CALLBACK)
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "trainer")])}
+    env |= {**numbers(Facts(0, 1)), environment.FRAMEWORK: "XGBoost", environment.STORE: "127.0.0.1:1"}
+    record = ProgressRecord.create(1, 0)
+    env |= {environment.ROUND: "1", environment.PROGRESS_FD: str(record.fd)}
+    argv = [sys.executable, "-c", WRAPPER, "-c", ROUNDS]
+    env |= executed_rank_observation.variables(env)
     subprocess.run(argv, env=env, pass_fds=[record.fd], timeout=60, check=True)
     assert record.read().step == 4
     record.close()

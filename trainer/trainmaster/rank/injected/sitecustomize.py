@@ -28,19 +28,20 @@ def _watch() -> None:
     if _inherits_record():
         _begin_watching()
     elif _find_record():
-        sys.meta_path.insert(0, _AtTorch())
+        sys.meta_path.insert(0, _AtFramework())
 
 
-class _AtTorch:
-    """Observes a process without the rank's record as soon as it imports torch.
+class _AtFramework:
+    """Observes a process without the rank's record as soon as it imports torch, or the framework of the job.
 
     Such a process trains; it is not a helper of the rank's program.
     """
 
+    names = ("torch", os.environ.get("TRAINMASTER_FRAMEWORK", "").lower())
     waits = True
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name == "torch" and self.waits:
+        if name in self.names and self.waits:
             self.waits = False
             if _open_record():
                 _begin_watching()
