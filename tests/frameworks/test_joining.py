@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from trainmaster.agent import frameworks
-from trainmaster.agent.frameworks import xgboost
+from trainmaster.agent.frameworks import jax, xgboost
 from trainmaster.agent.frameworks.framework import Facts, numbers
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.causes_and_exit_codes import Cause
@@ -169,6 +169,21 @@ def test_jax_asks_our_cluster_first(monkeypatch: pytest.MonkeyPatch) -> None:
         0,
     )
     assert first.get_local_process_id() is None, "a rank on a CPU takes all devices that it has"
+
+
+@pytest.mark.parametrize(("local", "ranks", "expected"), [(1, 2, 1), (0, 1, None)])
+def test_each_of_several_ranks_of_jax_on_a_node_takes_the_device_of_its_local_rank(
+    monkeypatch: pytest.MonkeyPatch, local: int, ranks: int, expected: int | None
+) -> None:
+    """Two pods of one rank on one machine are one node: both ranks see its devices."""
+    be_rank(monkeypatch, "JAX")
+    monkeypatch.setenv("LOCAL_RANK", str(local))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    monkeypatch.setenv(environment.RANKS_PER_POD, "1")
+    monkeypatch.setattr(jax, "has_accelerator", lambda _: True)
+    ClusterEnv: Any = known_clusters()
+    load(monkeypatch, "JAX", "jax._src.clusters", ClusterEnv=ClusterEnv)
+    assert ClusterEnv._cluster_types[0].get_local_process_id() == expected
 
 
 def test_horovods_init_is_watched_also_where_it_was_imported_before_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 from trainmaster.agent.frameworks.accelerators import has_accelerator
 from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Profiler, Watch, from_numbers
-from trainmaster.contract.wire import environment
 
 COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 BIND = "JAX_COORDINATOR_BIND_ADDRESS"
@@ -53,9 +52,12 @@ def _register(module: Any, watch: Watch) -> None:
 
         @classmethod
         def get_local_process_id(cls) -> int | None:
-            """Return the local rank if several ranks share a pod with devices, so that each takes its own device."""
-            ranks = int(os.environ.get(environment.RANKS_PER_POD, "1"))
-            return from_numbers(os.environ).local_rank if ranks > 1 and has_accelerator(os.environ) else None
+            """Return the local rank if several ranks share a node with devices, so that each takes its own device.
+
+            A run on one machine is one node, whose devices all ranks of all its pods see.
+            """
+            facts = from_numbers(os.environ)
+            return facts.local_rank if facts.local_world_size > 1 and has_accelerator(os.environ) else None
 
     known.remove(TrainmasterCluster)
     known.insert(0, TrainmasterCluster)
