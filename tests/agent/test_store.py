@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +13,8 @@ import pytest
 
 from trainmaster.agent import frameworks
 from trainmaster.agent.zygote import store_process
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.channel import Channel
 
 ADDRESS, OTHER = "127.0.0.2", "127.0.0.1"
 
@@ -66,6 +71,37 @@ def test_the_store_speaks_what_the_ranks_of_a_framework_understand(framework: st
         finally:
             server.kill()
             server.wait()
+
+
+HOSTS = """
+import resource, sys
+from trainmaster.agent.zygote import store_process
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+store_process.host(sys.argv[1])
+"""
+
+
+@pytest.mark.processes
+def test_a_store_serves_more_ranks_than_a_process_may_have_files_at_its_start() -> None:
+    ours, theirs = Channel.pair()
+    env = {**os.environ, environment.FRAMEWORK: "JAX", environment.CHANNEL_FD: str(theirs.fileno())}
+    host = subprocess.Popen([sys.executable, "-c", HOSTS, ADDRESS], env=env, pass_fds=[theirs.fileno()])
+    theirs.close()
+    try:
+        told = ours.receive()
+        assert told is not None
+        with contextlib.ExitStack() as links:
+            ranks = []
+            for rank in range(60):
+                link = links.enter_context(socket.create_connection((ADDRESS, told[0]["port"]), timeout=60))
+                link.sendall(json.dumps({"rank": rank, "world_size": 60, "address": f"a:{rank}"}).encode() + b"\n")
+                ranks.append(link)
+            answers = [links.enter_context(link.makefile("rb")).readline() for link in ranks]
+        assert [len(json.loads(answer)) for answer in answers] == [60] * 60
+    finally:
+        host.kill()
+        host.wait()
+        ours.close()
 
 
 def test_the_ranks_of_torch_meet_at_a_store_of_torch() -> None:

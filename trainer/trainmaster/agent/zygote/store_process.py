@@ -7,8 +7,10 @@ so on every interface, whatever host it is given: it gets a socket that listens 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -24,6 +26,7 @@ PORT = "store"  # the message that tells the port: {"kind": "store", "port": n}
 
 def host(address: str) -> None:
     """Open a store on a free port of `address`, tell the port over the channel, then stay until killed."""
+    _allow_more_files()
     listener = listening(address)
     port = listener.getsockname()[1]
     serve = server_of(frameworks.find(os.environ.get(environment.FRAMEWORK, "Trainmaster")))
@@ -34,6 +37,16 @@ def host(address: str) -> None:
         serve(listener)
     while holder is not None:
         signal.pause()
+
+
+def _allow_more_files() -> None:
+    """Let this process open as many files as the system lets it.
+
+    Each rank of the job is connected to the store, and many systems start processes with a limit of 1,024 files.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # then it serves as many as it can
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def server_of(framework: frameworks.Framework) -> Callable[[socket.socket], None] | None:
