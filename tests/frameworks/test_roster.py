@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -79,6 +82,33 @@ def test_a_rank_that_goes_before_the_others_come_is_replaced(served: Served) -> 
 def test_a_rank_that_asks_again_gets_the_same_list(served: Served) -> None:
     told(served)
     assert rank_addresses.exchange(served.facts(1), "another:1", timeout_s=TIMEOUT_S) == ["pod-0:1", "pod-1:1"]
+
+
+class Counted(dict[object, tuple[int, int, str]]):
+    """What ranks have told. It counts how many of them are looked at."""
+
+    looks = 0
+
+    def values(self) -> Any:
+        for value in super().values():
+            self.looks += 1
+            yield value
+
+
+def test_the_exchange_takes_as_many_looks_as_there_are_ranks() -> None:
+    """Not their square: a job may have thousands."""
+    ranks = 40
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as links:
+        roster = rank_addresses.Roster(listener)
+        told = roster._told = Counted()
+        for rank in range(ranks):
+            link = links.enter_context(socket.create_connection(listener.getsockname(), timeout=TIMEOUT_S))
+            link.sendall(json.dumps({"rank": rank, "world_size": ranks, "address": f"pod-{rank}:1"}).encode() + b"\n")
+            while rank + 1 < ranks and len(told) <= rank:
+                roster.turn(TIMEOUT_S)
+        while told or not roster._answered:
+            roster.turn(TIMEOUT_S)
+        assert told.looks <= 5 * ranks
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"{}\n", b"x" * 5000])

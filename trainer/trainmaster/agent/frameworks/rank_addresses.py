@@ -73,6 +73,9 @@ class Roster:
 
     def _answer(self) -> None:
         if not self._answered:
+            ranks = next((size for _, size, _ in self._told.values()), 1)
+            if len(self._told) < ranks:
+                return  # what follows looks at all ranks, so it must not be done for each of them
             addresses = {rank: address for rank, _, address in self._told.values()}
             sizes = {size for _, size, _ in self._told.values()}
             if len(sizes) != 1 or set(addresses) != set(range(next(iter(sizes)))):
