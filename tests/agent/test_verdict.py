@@ -94,6 +94,8 @@ def test_a_traceback_with_a_mark_before_each_line_is_none() -> None:
         "Read error [127.0.0.1]:3499: Connection reset by peer",
         "xgboost.core.XGBoostError: [18:36:12] /__w/xgboost/xgboost/src/collective/result.cc:83: "
         "- [allreduce.cc:135|18:36:12]: Ring Allreduce failed.\n- [socket.h:79|18:36:12]: Poll error condition:Success",
+        "xgboost.core.XGBoostError: [21:13:21] /workspace/src/collective/result.cc:78: "
+        "- Failed to shutdown.\n- Failed to connect to the tracker.\n- [socket.cc:97|21:13:21]: Connection refused",
         "ConnectionResetError: the store of this round, 10.0.0.7:29500, ended before all ranks had come",
         "horovod.common.exceptions.HorovodInternalError: [/src/third_party/compatible17_gloo/gloo/gloo/transport/tcp/"
         "pair.cc:589] Read error [127.0.0.1]:3499: Connection reset by peer",
@@ -101,7 +103,16 @@ def test_a_traceback_with_a_mark_before_each_line_is_none() -> None:
         "on one of the ranks or an attempt to allreduce, allgather or broadcast a tensor after one of the ranks "
         "finished execution.",
     ],
-    ids=["TensorFlow", "TensorFlow's heartbeats", "JAX", "XGBoost", "the store", "Horovod", "Horovod's shutdown"],
+    ids=[
+        "TensorFlow",
+        "TensorFlow's heartbeats",
+        "JAX",
+        "XGBoost",
+        "XGBoost 2",
+        "the store",
+        "Horovod",
+        "Horovod's shutdown",
+    ],
 )
 def test_a_survivor_of_another_framework_is_not_blamed(words: str) -> None:
     lines = [TRACEBACK, '  File "train.py", line 18, in <module>', *words.splitlines()]

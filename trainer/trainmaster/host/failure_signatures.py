@@ -48,7 +48,8 @@ _CASCADE = re.compile(
 )
 _COLLECTIVE = re.compile(
     r"gloo|nccl|torch[./]distributed|TCPStore|ProcessGroup|c10d|DistBackendError|DistNetworkError"
-    r"|Collective ops|CollectiveReduce|tensorflow\.WorkerService|coordination.?service|xgboost/src/collective"
+    r"|Collective ops|CollectiveReduce|tensorflow\.WorkerService|coordination.?service"
+    r"|xgboost/src/collective|XGBoostError: .*/src/collective/"  # as the folder of its build is called
     r"|store of this round|HorovodInternalError|Horovod has been shut down",
     re.I,
 )
