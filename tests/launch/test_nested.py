@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -237,6 +238,22 @@ def test_a_program_may_launch_one_function_after_another_and_a_function_what_it_
         done = run(folder, sys.executable, "launch.py", MASTER_PORT=str(store.getsockname()[1]))
     assert done.stdout == "1\n2\n", "the evaluation has a world of its own"
     assert "a world of its own was started" in done.stderr
+
+
+@pytest.mark.parametrize(("said", "used"), [("False", "true"), ("True", "True")])
+def test_a_line_of_accelerate_without_cpu_does_not_let_ranks_of_a_pod_without_devices_train_alone(
+    monkeypatch: pytest.MonkeyPatch, said: str, used: str
+) -> None:
+    became: list[dict[str, str]] = []
+    monkeypatch.setattr(nested, "_become", lambda program, env: became.append(env))
+    monkeypatch.setattr(nested, "has_joined", lambda: False)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    launch = types.ModuleType("accelerate.commands.launch")
+    vars(launch)["simple_launcher"] = None
+    vars(launch)["prepare_simple_launcher_cmd_env"] = lambda _: (["python", "t.py"], {"ACCELERATE_USE_CPU": said})
+    nested._take_over_simple(launch)
+    vars(launch)["simple_launcher"](types.SimpleNamespace())
+    assert [env["ACCELERATE_USE_CPU"] for env in became] == [used]
 
 
 def test_outside_a_rank_nothing_is_changed(folder: Path) -> None:

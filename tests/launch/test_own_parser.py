@@ -61,6 +61,7 @@ ACCELERATE_LINES = {
     "fsdp": ["--use_fsdp", "--fsdp_version=2", "--num_processes", "4", "--dynamo_backend=inductor", "train.py"],
     "machines": ["--multi_gpu", "--num_machines=2", "--num_processes=4", "train.py"],
     "no python": ["--no_python", "./run.sh", "1"],
+    "without a word about devices": ["train.py"],
     "both": ["--cpu", "--multi_gpu", "train.py"],
     "unknown": ["--no_such_flag", "train.py"],
     "absent": ["--config_file", "/no/such/config.yaml", "train.py"],
@@ -185,6 +186,14 @@ def test_accelerates_options_become_the_variables_that_its_own_launcher_sets(ans
     assert (fsdp.environment["ACCELERATE_USE_FSDP"], fsdp.environment["FSDP_VERSION"]) == ("true", "2")
     assert fsdp.environment["ACCELERATE_DYNAMO_BACKEND"] == "INDUCTOR"
     assert command(ACCELERATE, answers[ACCELERATE, "no python"]).argv == ["./run.sh", "1"]
+
+
+@needs_accelerate
+def test_a_line_of_accelerate_without_cpu_leaves_it_to_the_pod_whether_ranks_meet_on_cpus(answers: Answers) -> None:
+    """In a pod without a device, ranks are told to use CPUs: each of them would train alone otherwise."""
+    silent = command(ACCELERATE, answers[ACCELERATE, "without a word about devices"])
+    assert silent.environment["ACCELERATE_MIXED_PRECISION"] == "no"
+    assert "ACCELERATE_USE_CPU" not in silent.environment
 
 
 @needs_accelerate

@@ -21,6 +21,7 @@ MARK = "TRAINMASTER-LAUNCH "
 LIMIT_S = 300.0
 """Seconds that this program may take: a launcher imports torch before it reads its options."""
 
+_USE_CPU = "ACCELERATE_USE_CPU"
 _ABSENT = object()
 # The rendezvous and the devices are not the launcher's business here, nor is how many threads it takes by default.
 _NOT_OBEYED = ("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ASCEND_RT_VISIBLE_DEVICES")
@@ -139,6 +140,8 @@ def _accelerate(options: list[str], given: dict[str, str]) -> dict[str, Any]:
         changed = {n: v for n, v in started.environment.items() if before.get(n) != v and n not in _NOT_OBEYED}
         if "num_cpu_threads_per_process" not in given:
             changed.pop("OMP_NUM_THREADS", None)
+        if changed.get(_USE_CPU) == "False":  # a line without --cpu says nothing about it
+            del changed[_USE_CPU]
         return {**_described(args, started.program), "given": given, "environment": changed, "files": files}
     raise _Refused("it would start no script")
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _LOCAL_RANK = "${local_rank}"
 _DO_NOT_RESTART = 93
+_USE_CPU = "ACCELERATE_USE_CPU"
 _KEPT = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")  # of the round and of the pod, whatever a launcher sets
 
 
@@ -160,7 +161,9 @@ def _take_over_simple(module: Any) -> None:
         if has_joined() or getattr(args, "mpirun_hostfile", None) is not None:
             return original(args)
         program, env = module.prepare_simple_launcher_cmd_env(args)
-        return _become(program, {**env, **{name: os.environ[name] for name in _KEPT if name in os.environ}})
+        # A line without --cpu says nothing about it. The rank may know that its pod has no device.
+        kept = (*_KEPT, *([_USE_CPU] if env.get(_USE_CPU) == "False" else []))
+        return _become(program, {**env, **{name: os.environ[name] for name in kept if name in os.environ}})
 
     module.simple_launcher = simple_launcher
 
