@@ -196,6 +196,25 @@ def test_the_schema_takes_every_example(file: Path) -> None:
     accepted(yaml.safe_load(file.read_text()))
 
 
+def texts(node: Any) -> Iterator[str]:
+    """All texts of a document."""
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict | list):
+        for each in node.values() if isinstance(node, dict) else node:
+            yield from texts(each)
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
+def test_an_example_mounts_the_folder_of_its_data(file: Path) -> None:
+    """A pod of it finds no data otherwise."""
+    spec = yaml.safe_load(file.read_text())["spec"]
+    pod = spec["workers"].get("template", {"spec": {"containers": [{}]}})["spec"]
+    mounts = [mount["mountPath"] for mount in pod["containers"][0].get("volumeMounts", [])]
+    if any(text.startswith("/data/") for text in texts(spec)):
+        assert "/data" in mounts
+
+
 def test_the_schema_takes_a_full_status() -> None:
     status = JobState(
         restarts=Restarts(inPlace=1, pod=2, free=4),
