@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import functools
 import importlib
+import math
 import os
 import sys
 import time
@@ -23,8 +24,8 @@ from trainmaster.agent.frameworks import rank_addresses
 from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch, from_numbers
 
 URI, PORT = "DMLC_TRACKER_URI", "DMLC_TRACKER_PORT"
-JOINS_S = 300
-"""Longest time in seconds for which a rank waits until rank 0 has opened the tracker."""
+SAYS_AFTER_S = 60
+"""Time in seconds after which a rank says that it waits until rank 0 has opened the tracker."""
 LEAVES_S = 300
 """Longest time in seconds for which rank 0 waits until the other ranks have left, too."""
 TRY_AGAIN_S = 0.02
@@ -88,7 +89,8 @@ def _join_by_default(module: Any, watch: Watch) -> None:
 
 
 def _join(original: Callable[..., None], given: dict[str, Any]) -> None:
-    """Join the others, as soon as rank 0 has opened the tracker.
+    """Join the others, as soon as rank 0 has opened the tracker. It may prepare data for hours before that. If it
+    fails, the round ends.
 
     XGBoost sleeps for two seconds after the first refused connection and for four after the second. The second one is
     always refused, because it uses the same socket (https://github.com/dmlc/xgboost, src/collective/socket.cc). So a
@@ -98,15 +100,22 @@ def _join(original: Callable[..., None], given: dict[str, Any]) -> None:
         original(**given)
         return
     xgboost: Any = importlib.import_module("xgboost")
-    ends = time.monotonic() + JOINS_S
+    says_at = time.monotonic() + SAYS_AFTER_S
     while True:
         try:
             with xgboost.config_context(verbosity=0):  # each refused connection is a warning
                 original(**given, dmlc_retry=1)
             return
         except xgboost.core.XGBoostError as error:
-            if NO_TRACKER not in str(error) or time.monotonic() > ends:
+            if NO_TRACKER not in str(error):
                 raise
+        if time.monotonic() > says_at:
+            says_at = math.inf
+            where = f"{given['dmlc_tracker_uri']}:{given['dmlc_tracker_port']}"
+            words = (
+                f"waits for rank 0, which has not entered its CommunicatorContext yet, or can't be reached at {where}"
+            )
+            print(f"trainmaster: this rank {words}", file=sys.stderr, flush=True)
         time.sleep(TRY_AGAIN_S)
 
 
