@@ -116,6 +116,22 @@ def test_outside_of_a_job_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     assert run.step == 7
 
 
+@pytest.mark.parametrize("framework", ["JAX", "PyTorch"])
+def test_a_program_that_a_rank_starts_without_its_descriptors_may_call_init(
+    monkeypatch: pytest.MonkeyPatch, framework: str
+) -> None:
+    """Python's subprocess closes them, and leaves the variables."""
+    closed, end = os.pipe()
+    os.close(closed)
+    os.close(end)
+    for name in (environment.PROGRESS_FD, environment.CHANNEL_FD):
+        monkeypatch.setenv(name, str(closed))
+    monkeypatch.setenv(environment.FRAMEWORK, framework)
+    run = tm.init()
+    run.report(step=7, loss=1)
+    assert run.step == 7
+
+
 def test_a_loop_of_its_own_ends_with_a_sentence_when_its_agent_is_of_another_version(
     monkeypatch: pytest.MonkeyPatch, record: ProgressRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:

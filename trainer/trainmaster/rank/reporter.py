@@ -42,12 +42,12 @@ class Reporter:
     def from_environment(cls) -> Reporter:
         """Return the reporter of this process. Raises SystemExit if its agent is of another version."""
         env = os.environ
-        fd = env.get(environment.PROGRESS_FD)
+        progress_fd, channel_fd = _inherited(environment.PROGRESS_FD), _inherited(environment.CHANNEL_FD)
         try:
-            record = ProgressRecord.open(int(fd)) if fd else None
+            record = ProgressRecord.open(progress_fd) if progress_fd is not None else None
         except OtherRecord as error:
             raise SystemExit(failure_message.refuse(str(error))) from None
-        channel = Channel.open(int(env[environment.CHANNEL_FD])) if env.get(environment.CHANNEL_FD) else None
+        channel = Channel.open(channel_fd) if channel_fd is not None else None
         rank, round = int(env.get("RANK", "0")), int(env.get(environment.ROUND, "0"))
         output = env.get(environment.OUTPUT_DIR)
         reporter = cls(rank, round, record, channel, Path(output) if output else None)
@@ -150,3 +150,18 @@ class Reporter:
                 return
             for fd in received[1]:
                 os.close(fd)
+
+
+def _inherited(name: str) -> int | None:
+    """Return the descriptor that a variable names, or None if this process does not have it.
+
+    A program that a rank starts by `subprocess` gets the variable alone.
+    """
+    if not os.environ.get(name):
+        return None
+    fd = int(os.environ[name])
+    try:
+        os.fstat(fd)
+    except OSError:
+        return None
+    return fd
