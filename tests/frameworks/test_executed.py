@@ -13,6 +13,7 @@ import pytest
 
 from tests.agent.world import ROOT
 from tests.frameworks.test_roster import Served
+from trainmaster.agent import frameworks
 from trainmaster.agent.frameworks.framework import Facts, numbers
 from trainmaster.agent.zygote import child_setup
 from trainmaster.contract.wire import environment
@@ -124,3 +125,25 @@ def test_a_rank_with_an_entry_meets_the_others_in_its_own_interpreter(
     with pytest.raises(Ended):
         child_setup.execute(["python", "-c", ""])
     assert became == ["python"]
+
+
+def test_what_a_shell_script_exports_does_not_change_where_its_ranks_meet(
+    monkeypatch: pytest.MonkeyPatch, became: list[object]
+) -> None:
+    asked: list[Facts] = []
+
+    def exchange(facts: Facts, own: str) -> list[str]:
+        asked.append(facts)
+        return ["10.0.0.7:21001", own]
+
+    monkeypatch.setattr(framework_joining.rank_addresses, "exchange", exchange)
+    own = Facts(1, 2, store_host="10.0.0.7", store_port=7000)
+    os.environ |= {
+        environment.NUMBERS: json.dumps(numbers(own)),
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": "8",
+        "RANK": "0",
+    }
+    framework_joining.join(frameworks.find("TensorFlow"))
+    assert asked == [own]
+    assert json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -39,7 +40,9 @@ def join(framework: Framework) -> None:
     """
     if not framework.addresses:
         return
-    facts = from_numbers(os.environ)
+    # A shell script may have exported a MASTER_PORT or a WORLD_SIZE of its own.
+    numbers: dict[str, str] = json.loads(os.environ.get(environment.NUMBERS) or "{}")
+    facts = from_numbers({**os.environ, **numbers})
     own = rank_addresses.own_address(os.environ)
     addresses = rank_addresses.exchange(facts, own) if facts.world_size > 1 else [own]
     os.environ.update(framework.peers(facts, addresses))
