@@ -26,7 +26,7 @@ class Samples:
 
     def read(self, clone: Path, said: str) -> tuple[list[float], str]:
         """Return (figures, unit). Raises LookupError if the benchmark has left none."""
-        cases = json.loads((clone / "benchmarks" / "results" / f"{self.file}.json").read_text())["cases"]
+        cases = json.loads(self.path(clone).read_text())["cases"]
         own, unit = self._of(self.system, cases)
         if not self.over:
             return own, unit
@@ -34,6 +34,9 @@ class Samples:
         if len(other) != len(own):
             other = [sorted(other)[len(other) // 2]] * len(own)
         return [mine / its for mine, its in zip(own, other, strict=True)], "times"
+
+    def path(self, clone: Path) -> Path:
+        return clone / "benchmarks" / "results" / f"{self.file}.json"
 
     def _of(self, system: str, cases: list[dict[str, object]]) -> tuple[list[float], str]:
         for case in cases:

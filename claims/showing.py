@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from claims.listed import Claim
+from claims.listed import Claim, Samples
 
 LOGS = "runs/claims"
 
@@ -39,6 +39,8 @@ def show(claim: Claim, clone: Path, with_cluster: bool) -> Shown:
         return Shown(claim, None, "not run: it needs a cluster (--cluster)")
     log = clone / LOGS / f"{claim.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    files = [figure.path(clone) for figure in claim.figures if isinstance(figure, Samples)]
+    before = {path: _stamp(path) for path in files}
     started = time.monotonic()
     with log.open("w") as file:
         activated = f"{ACTIVATE} && " if (clone / ".venv" / "bin" / "activate").exists() else ""
@@ -47,7 +49,9 @@ def show(claim: Claim, clone: Path, with_cluster: bool) -> Shown:
     seconds = time.monotonic() - started
     said = log.read_text(errors="replace")
     if claim.figures:
-        return Shown(claim, None, _figures(claim, clone, said), seconds)
+        # The clone has the samples that are committed.
+        stale = {path for path in files if _stamp(path) == before[path]}
+        return Shown(claim, None, _figures(claim, clone, said, stale, code), seconds)
     if code == 0:
         return Shown(claim, True, "holds", seconds)
     last = " / ".join(line.strip() for line in said.splitlines()[-3:])
@@ -65,10 +69,20 @@ def _run(command: list[str], clone: Path, output: IO[str]) -> int:
         raise
 
 
-def _figures(claim: Claim, clone: Path, said: str) -> str:
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a file is written; None if it does not exist."""
+    if not path.exists():
+        return None
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
+
+
+def _figures(claim: Claim, clone: Path, said: str, stale: set[Path], code: int) -> str:
     told = []
     for figure in claim.figures:
         try:
+            if isinstance(figure, Samples) and figure.path(clone) in stale:
+                raise LookupError(f"the command has not written {figure.file}.json (exit code {code})")
             told.append(in_words(*figure.read(clone, said)))
         except (LookupError, OSError, ValueError) as error:
             told.append(f"not measured: {error}")

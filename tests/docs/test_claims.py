@@ -110,6 +110,18 @@ def test_a_claim_with_figures_is_told_as_a_range_and_never_fails(tmp_path: Path)
     assert "speed: How fast." in showing.table(told)
 
 
+def test_samples_that_were_there_before_the_command_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    """A fresh clone has those that are committed."""
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    samples = '{"cases": [{"case": "a", "system": "b", "samples": [4], "unit": "s"}]}'
+    (results / "speed.json").write_text(samples)
+    failing = Claim("speed", "How fast.", "exit 3", (Samples("speed", "a", "b"),))
+    assert shown(tmp_path, failing).result == "not measured: the command has not written speed.json (exit code 3)"
+    writing = Claim("speed", "How fast.", f"echo '{samples}' > benchmarks/results/speed.json", failing.figures)
+    assert shown(tmp_path, writing).result == "4 s"
+
+
 def test_figures_are_read_behind_the_name_of_their_system(tmp_path: Path) -> None:
     lines = "4 ranks  trainmaster  0.223 0.310\n4 ranks  torchrun, best  4.500\n4 ranks  trainmaster  0.125  12\n"
     assert Printed("s", " trainmaster ", r"\d+\.\d{3}").read(tmp_path, lines) == ([0.223, 0.31, 0.125], "s")
