@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import sys
@@ -112,21 +111,27 @@ def test_torchs_rendezvous_in_a_job_of_tensorflow_is_refused(
 
 def strategy() -> type:
     class CollectiveAllReduceStrategy:
-        def __init__(self, cluster_resolver: Any = None) -> None: ...
+        def __init__(self, cluster_resolver: Any = None, communication_options: Any = None) -> None: ...
 
     return CollectiveAllReduceStrategy
 
 
+class TFConfigClusterResolver:
+    """What reads TF_CONFIG."""
+
+
+@pytest.mark.parametrize("arguments", [(), (None, "options"), (TFConfigClusterResolver(),)])
 @pytest.mark.parametrize("framework", ["PyTorch", "DeepSpeed", "JAX"])
 def test_tensorflows_workers_that_would_each_train_alone_are_refused(
-    monkeypatch: pytest.MonkeyPatch, words: list[tuple[Cause, str]], framework: str
+    monkeypatch: pytest.MonkeyPatch, words: list[tuple[Cause, str]], framework: str, arguments: tuple[Any, ...]
 ) -> None:
+    """tf.distribute.experimental's strategy passes both arguments by their places."""
     be_rank(monkeypatch, framework)
     name = "tensorflow.python.distribute.collective_all_reduce_strategy"
     module = load(monkeypatch, framework, name, CollectiveAllReduceStrategy=strategy())
     module.CollectiveAllReduceStrategy(cluster_resolver=object())
     with pytest.raises(SystemExit):
-        module.CollectiveAllReduceStrategy()
+        module.CollectiveAllReduceStrategy(*arguments)
     assert "set spec.framework to TensorFlow" in words[0][1]
 
 
@@ -260,12 +265,16 @@ class XGBoostError(ValueError):
     """What xgboost.collective.init raises."""
 
 
-@pytest.fixture
-def no_xgboost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put as much in the place of XGBoost as a rank needs in order to join."""
+def put_in_place_of_xgboost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put as much there as a rank needs in order to join."""
     content = {"config_context": lambda **_: contextlib.nullcontext(), "core": types.SimpleNamespace()}
     content["core"].XGBoostError = XGBoostError
     monkeypatch.setitem(sys.modules, "xgboost", types.SimpleNamespace(**content))
+
+
+@pytest.fixture
+def no_xgboost(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in_place_of_xgboost(monkeypatch)
 
 
 @pytest.mark.usefixtures("no_xgboost")
@@ -328,44 +337,6 @@ def test_rank_0_keeps_xgboosts_tracker_open_until_the_others_have_left(
     for _ in range(2):
         module.init()
         module.finalize()
-    assert done == ["the tracker starts", "joins", "leaves", "the tracker waits"] * 2
-
-
-@pytest.mark.usefixtures("no_xgboost")
-@pytest.mark.parametrize("error", [ValueError("no such column"), SystemExit(3), KeyboardInterrupt()])
-def test_what_fails_in_rank_0_is_known_before_the_others_leave_xgboosts_context(
-    monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    done: list[str] = []
-    at_exit: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(atexit, "register", lambda *call: at_exit.append(call))
-    module, _ = be_rank_0_of_xgboost(monkeypatch, done)
-    with contextlib.suppress(type(error)), contextlib.ExitStack() as context:
-        module.init()
-        context.callback(module.finalize)
-        raise error
-    assert done == ["the tracker starts", "joins", "leaves"]
-    for function, *words in at_exit:
-        function(*words)
-    waits = ["the tracker waits"] if isinstance(error, ValueError) else []
-    assert done[3:] == waits, "an exception that the script handles ends no rank, so the others need the tracker"
-
-
-@pytest.mark.usefixtures("no_xgboost")
-def test_rank_0_waits_in_xgboosts_context_if_it_was_entered_while_an_exception_was_handled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    done: list[str] = []
-    module, _ = be_rank_0_of_xgboost(monkeypatch, done)
-    try:
-        raise FileNotFoundError("model.json")
-    except FileNotFoundError:  # then there is none to go on from
-        module.init()
-        module.finalize()
-    with contextlib.suppress(SystemExit), contextlib.ExitStack() as context:
-        module.init()
-        context.callback(module.finalize)
-        sys.exit()
     assert done == ["the tracker starts", "joins", "leaves", "the tracker waits"] * 2
 
 

@@ -248,8 +248,10 @@ def _watch_legacy(module: Any, watch: Watch) -> None:
 
 
 def _meets_by_environment(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
-    """Return True if a strategy without a cluster_resolver was made without TF_CONFIG: each rank trains alone."""
-    return len(args) < 2 and given.get("cluster_resolver") is None and CONFIG not in os.environ
+    """Return True if a strategy takes the other ranks from TF_CONFIG, and there is none: each rank trains alone."""
+    resolver = args[1] if len(args) > 1 else given.get("cluster_resolver")
+    by_config = resolver is None or type(resolver).__name__ == "TFConfigClusterResolver"
+    return by_config and CONFIG not in os.environ
 
 
 def _start_profiler(folder: str) -> None:
