@@ -98,6 +98,7 @@ def test_torchs_rendezvous_in_a_job_of_tensorflow_is_refused(
     name = "torch.distributed.distributed_c10d"
     module = load(monkeypatch, "TensorFlow", name, init_process_group=init_process_group)
     assert module.init_process_group("gloo", "file:///shared/x", rank=0, world_size=2) == "met", "a way of its own"
+    assert module.init_process_group("gloo", None, None, 2, 0, object()) == "met", "a store of its own"
     with pytest.raises(SystemExit):
         vars(package)["init_process_group"]("gloo")
     assert words == [

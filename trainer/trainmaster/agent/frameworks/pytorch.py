@@ -23,9 +23,11 @@ HOOKS: dict[str, Hook] = {
 
 
 def _meets_by_environment(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
-    """Return True if `init_process_group(backend, init_method, …, store=…)` uses the environment."""
+    """Return True if `init_process_group(backend, init_method, timeout, world_size, rank, store, …)` uses the
+    environment."""
     method = args[1] if len(args) > 1 else given.get("init_method")
-    return method in (None, "env://") and given.get("store") is None
+    store = args[5] if len(args) > 5 else given.get("store")
+    return method in (None, "env://") and store is None
 
 
 MEETING = {"torch.distributed.distributed_c10d": Meeting("init_process_group", _meets_by_environment)}
