@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -323,3 +325,29 @@ def test_a_launcher_that_would_start_a_world_of_its_own_is_known_by_its_command_
     said = foreign_launchers.refusal(argv, env)
     assert words in said
     assert bool(words) == bool(said)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_launcher_that_a_script_starts_late_is_refused_unless_its_rank_has_joined(
+    monkeypatch: pytest.MonkeyPatch, joined: bool
+) -> None:
+    looks: list[int] = []
+
+    def find(pid: int) -> str:
+        looks.append(pid)
+        return "mpirun starts processes of its own" if len(looks) == 9 else ""
+
+    monkeypatch.setattr(foreign_launchers, "find", find)
+    told: list[str] = []
+    rank = types.SimpleNamespace(process=types.SimpleNamespace(pid=1), joined=False)
+    round: Any = types.SimpleNamespace(ranks=[rank], verdict=None)
+    round.spoke = lambda _, words: told.append(words["message"])
+
+    async def train() -> None:
+        foreign_launchers.watch(round, lambda _: not told, (0.0, 0.0))
+        rank.joined = joined
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    asyncio.run(train())
+    assert told == ([] if joined else ["mpirun starts processes of its own"])

@@ -19,12 +19,13 @@ from trainmaster.host import processes
 from trainmaster.rank.script_runner import INJECTED
 
 LOOKS_AFTER_S = (1.0, 2.0, 5.0, 12.0, 40.0)
-"""Pauses between looks after the start of a round: a shell script may prepare something before it launches."""
+"""Pauses between looks after the start of a round, and the one that comes again and again after these: a shell script
+may prepare something for hours before it launches."""
 
 
 def watch(round: Round, is_current: Callable[[Round], bool], looks_after_s: tuple[float, ...] = LOOKS_AFTER_S) -> None:
     """Fail a script's round in whose ranks a launcher starts a world of its own. Look now and after each pause, while
-    the round is the current one."""
+    the round is the current one, until its ranks have joined it."""
     if not is_current(round) or round.verdict is not None:
         return
     for rank in round.ranks:
@@ -32,9 +33,9 @@ def watch(round: Round, is_current: Callable[[Round], bool], looks_after_s: tupl
         if words:
             round.spoke(rank, {"cause": Cause.CONFIG_ERROR.value, "message": words})
             return
-    if looks_after_s:
+    if not all(rank.joined for rank in round.ranks):
         loop = asyncio.get_running_loop()
-        loop.call_later(looks_after_s[0], watch, round, is_current, looks_after_s[1:])
+        loop.call_later(looks_after_s[0], watch, round, is_current, looks_after_s[1:] or looks_after_s)
 
 
 def find(rank: int) -> str:
