@@ -1,4 +1,4 @@
-"""Packages in the place of torch, deepspeed and horovod, whose launchers say that they start a world of their own."""
+"""Stand-ins for torch, accelerate, deepspeed and horovod, whose launchers say that they start a world of their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ def main():
 if __name__ == "__main__":
     main()
 """
-DEEPSPEED = "def main():\n    raise SystemExit('a world of its own was started')\n"
+DEEPSPEED = """
+def main():
+    raise SystemExit("a world of its own was started")
+
+
+if __name__ == "__main__":
+    main()
+"""
 HOROVOD = """
 def _run(args):
     raise SystemExit("a world of its own was started")
@@ -35,6 +42,30 @@ def _run(args):
 
 def run_commandline():
     _run(None)
+
+
+if __name__ == "__main__":
+    run_commandline()
+"""
+ACCELERATE = """
+import os
+import sys
+
+
+def simple_launcher(args):
+    raise SystemExit("a world of its own was started")
+
+
+def prepare_simple_launcher_cmd_env(args):
+    return [sys.executable, *args], {**os.environ, "MASTER_PORT": "29500", "SET_BY_THE_LAUNCHER": "1"}
+
+
+def main():
+    simple_launcher(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()
 """
 HOROVOD_RUN = """
 class Args:
@@ -55,6 +86,9 @@ FILES = {
     "torch/distributed/run.py": RUN,
     "torch/distributed/launcher/__init__.py": "from torch.distributed.launcher.api import Config, launch_agent\n",
     "torch/distributed/launcher/api.py": API,
+    "accelerate/__init__.py": "",
+    "accelerate/commands/__init__.py": "",
+    "accelerate/commands/launch.py": ACCELERATE,
     "deepspeed/__init__.py": "",
     "deepspeed/launcher/__init__.py": "",
     "deepspeed/launcher/runner.py": DEEPSPEED,

@@ -149,6 +149,21 @@ def test_deepspeed_in_a_program_becomes_the_script_with_its_local_rank(folder: P
 
 
 @pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("deepspeed.launcher.runner --num_gpus=2 train.py -x", [["--local_rank=1", "-x"], "3", None]),
+        (f"horovod.runner.launch -np 4 --cycle-time-ms 2 {sys.executable} train.py -x", [["-x"], "3", "2.0"]),
+        ("accelerate.commands.launch train.py -x", [["-x"], "3", "1"]),
+    ],
+    ids=["deepspeed", "horovod", "accelerate"],
+)
+def test_a_launcher_that_python_runs_as_a_module_becomes_the_script(folder: Path, line: str, told: list[Any]) -> None:
+    (folder / "run.sh").write_text(f"{sys.executable} -m {line}\n")
+    done = run(folder, "sh", "run.sh")
+    assert json.loads(done.stdout or "[]")[:3] == told, done.stderr
+
+
+@pytest.mark.parametrize(
     ("option", "words"),
     [
         ("--hostfile=hosts", "deepspeed --hostfile can't be obeyed"),

@@ -71,13 +71,22 @@ class _Finder(importlib.abc.MetaPathFinder):
             self._loading.discard(name)
         if spec is None or spec.loader is None:
             return None
-        execute = spec.loader.exec_module
+        loader: Any = spec.loader
+        execute = loader.exec_module
+        read = getattr(loader, "get_code", None)
 
         def exec_and_take_over(module: Any) -> None:
+            loader.get_code = read
             execute(module)
             _LAUNCHERS[name](module)
 
-        spec.loader.exec_module = exec_and_take_over  # type: ignore[method-assign]
+        def code_of_main(_: str) -> Any:
+            """Return what `python -m` runs: the functions of the launcher's own `__main__` could not be taken over."""
+            return compile(f"import {name} as launcher\nlauncher.{_MAINS[name]}()\n", str(spec.origin), "exec")
+
+        loader.exec_module = exec_and_take_over
+        if read is not None and name in _MAINS:
+            loader.get_code = code_of_main
         return spec
 
 
@@ -229,6 +238,14 @@ _LAUNCHERS: dict[str, Callable[[Any], None]] = {
     "deepspeed.launcher.runner": _read_as_command("deepspeed", "main"),
     "horovod.runner.launch": _take_over_horovod,
 }
+
+
+_MAINS = {
+    "accelerate.commands.launch": "main",
+    "deepspeed.launcher.runner": "main",
+    "horovod.runner.launch": "run_commandline",
+}
+"""The function that a launcher calls where it is run by `python -m`."""
 
 
 def wrong_number(processes: int, argv: list[str], env: Any) -> str:
