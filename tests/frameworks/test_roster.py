@@ -140,3 +140,10 @@ def test_a_rank_chooses_a_port_that_outgoing_connections_do_not_get() -> None:
 
 def test_an_address_of_ipv6_is_written_in_brackets() -> None:
     assert rank_addresses.own_address({environment.POD_IP: "::1"}).startswith("[::1]:")
+
+
+def test_ranks_of_one_machine_never_choose_the_same_port() -> None:
+    """They have the same address, and a port is free until its rank opens it. So each has ports of its own."""
+    env = {environment.POD_IP: "127.0.0.1"}
+    ports = [int(rank_addresses.own_address({**env, "RANK": str(n)}).rpartition(":")[2]) for n in range(64)]
+    assert [(port - 20_000) % 64 for port in ports] == [*range(64)]

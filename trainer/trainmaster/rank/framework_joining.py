@@ -42,8 +42,8 @@ def join(framework: Framework) -> None:
         return
     # A shell script may have exported a MASTER_PORT or a WORLD_SIZE of its own.
     numbers: dict[str, str] = json.loads(os.environ.get(environment.NUMBERS) or "{}")
-    facts = from_numbers({**os.environ, **numbers})
-    own = rank_addresses.own_address(os.environ)
+    env = {**os.environ, **numbers}
+    facts, own = from_numbers(env), rank_addresses.own_address(env)
     addresses = rank_addresses.exchange(facts, own) if facts.world_size > 1 else [own]
     os.environ.update(framework.peers(facts, addresses))
 

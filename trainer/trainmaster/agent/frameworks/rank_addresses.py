@@ -23,6 +23,8 @@ from trainmaster.contract.wire import environment
 _PORTS = range(20_000, 32_000)
 """Ports below those that Linux gives to outgoing connections, which could otherwise take a port before it is opened."""
 _TRIES = 200
+_PARTS = 64
+"""Into how many parts the ports are dealt out, so that ranks of one machine never choose the same one."""
 _MOST_BYTES = 4096  # of what one rank tells
 _CONNECT_S = 60.0
 
@@ -114,17 +116,22 @@ def exchange(facts: Facts, own: str, *, timeout_s: float | None = None) -> list[
 
 
 def own_address(env: Mapping[str, str]) -> str:
-    """Return an address of this pod with a port that is free now and that nothing else is likely to take."""
+    """Return an address of this pod with a port that is free now and that nothing else is likely to take. No other of
+    `_PARTS` neighbouring ranks takes it, which may have the same address: those of a pod, or of one machine."""
     host = env.get(environment.POD_IP) or "127.0.0.1"
-    return f"[{host}]:{free_port(host)}" if ":" in host else f"{host}:{free_port(host)}"
+    port = free_port(host, int(env.get("RANK", "0")) % _PARTS, _PARTS)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def free_port(host: str) -> int:
-    """Return a port of `host` that is free now, outside of those that outgoing connections get."""
+def free_port(host: str, part: int = 0, parts: int = 1) -> int:
+    """Return a port of `host` that is free now, outside of those that outgoing connections get.
+
+    part: which of the `parts` parts of all ports it belongs to.
+    """
     choice = random.Random(os.urandom(8))  # forks must not share the state of the generator
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for _ in range(_TRIES):
-        port = choice.choice(_PORTS)
+        port = choice.choice(_PORTS[part::parts])
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             try:
                 probe.bind((host, port))
