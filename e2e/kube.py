@@ -132,25 +132,32 @@ class Kube:
         limit_s *= SHARING
         deadline = time.monotonic() + limit_s
         last: Object | None = None
-        for last in self._states(kind, namespace, field, deadline):
+        trouble: list[str] = []
+        for last in self._states(kind, namespace, field, deadline, trouble):
             result = until(last)
             if result:
                 return result
-        raise AssertionError(f"{kind} {namespace}/{what}: not within {limit_s:g} s\n{self.describe(namespace, last)}")
+        told = "\n".join([*trouble, self.describe(namespace, last)])
+        raise AssertionError(f"{kind} {namespace}/{what}: not within {limit_s:g} s\n{told}")
 
-    def _states(self, kind: str, namespace: str, field: str, deadline: float) -> Iterator[Object | None]:
-        """Each state of one object, the present one first. Lists again when a watch breaks."""
+    def _states(
+        self, kind: str, namespace: str, field: str, deadline: float, trouble: list[str]
+    ) -> Iterator[Object | None]:
+        """Each state of one object, the present one first. Lists again when a watch breaks. `trouble` gets what the API
+        server has refused since it last gave a list."""
         path = self._path(kind, namespace)
         while time.monotonic() < deadline:
             try:
                 listing = self._call("GET", path, query={"fieldSelector": field})
+                trouble.clear()
                 yield next(iter(listing["items"]), None)
                 version = listing["metadata"]["resourceVersion"]
                 for event in self._watch(path, field, version, deadline):
                     if event["type"] == "ERROR":
                         break
                     yield None if event["type"] == "DELETED" else event["object"]
-            except (urllib3.exceptions.HTTPError, Refused):
+            except (urllib3.exceptions.HTTPError, Refused) as error:
+                trouble[:] = [f"the last answer of the API server: {error}"]
                 time.sleep(0.2)  # the API server is away: there is no event to wait for
 
     def _watch(self, path: str, field: str, version: str, deadline: float) -> Iterator[Object]:

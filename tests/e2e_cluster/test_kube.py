@@ -81,6 +81,15 @@ def test_a_wait_that_nobody_answers_says_what_it_waited_for_and_why_nothing_came
     assert "Connection refused" in str(told.value)
 
 
+def test_a_wait_whose_watch_is_forbidden_says_so(tmp_path: Path) -> None:
+    forbidden = {"kind": "Status", "code": 403, "message": "pods is forbidden: User cannot watch resource"}
+    with served(*[(403, forbidden)] * 100) as server:
+        kube = connected(tmp_path, server.server_port)
+        with pytest.raises(AssertionError, match="not within ") as told:
+            kube.wait("Pod", "a", "", lambda pod: pod, "it runs", 0.1)
+    assert "User cannot watch resource" in str(told.value)
+
+
 def test_a_token_that_has_expired_is_asked_for_again(tmp_path: Path) -> None:
     """As those of managed clusters do within a run of these tests."""
     version = "client.authentication.k8s.io/v1"
