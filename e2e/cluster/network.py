@@ -12,16 +12,17 @@ from e2e.cluster.places import (
     HOST_IP,
     MAX_NODES,
     SERVICE_RANGE,
-    STATE,
+    SETTINGS,
     node_ip,
     pod_range,
 )
 from e2e.cluster.shell import run, works
+from e2e.kind import places as kind_places
 
 _SETTINGS = {"net/ipv4/ip_forward": 1, **settings.MANY_FILES}
 # Another container engine may have set the policy of FORWARD to DROP; bridged packets pass there too.
 _RULES = [(direction, BRIDGE, "-j", "ACCEPT") for direction in ("-i", "-o")]
-_SAVED = STATE / "settings.json"
+_SAVED = SETTINGS
 
 
 def up() -> None:
@@ -46,7 +47,7 @@ def down() -> None:
             pass
     if exists(BRIDGE):
         run("ip", "link", "delete", BRIDGE)  # its routes go with it
-    settings.restore(_SAVED)
+    settings.restore(_SAVED, kind_places.SETTINGS)
 
 
 def cable(number: int) -> str:

@@ -17,6 +17,7 @@ PKI = STATE / "pki"
 LOGS = STATE / "log"
 KUBECONFIG = STATE / "admin.conf"
 AUDIT_LOG = STATE / "audit.log"
+SETTINGS = STATE / "settings.json"
 
 BRIDGE = "tm-e2e"
 HOST_IP = "172.30.0.1"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from e2e.cluster.shell import write
 
+_KERNEL = Path("/proc/sys")
 MANY_FILES = {"fs/inotify/max_user_instances": 8192, "fs/inotify/max_user_watches": 524288}
 
 
@@ -16,15 +17,20 @@ def raise_to(settings: Mapping[str, int], saved: Path) -> None:
     """Raise what is lower, and note in `saved` what it was."""
     before = json.loads(saved.read_text()) if saved.exists() else {}
     for name, value in settings.items():
-        path = Path("/proc/sys", name)
+        path = _KERNEL / name
         if int(path.read_text()) < value:
             before.setdefault(name, path.read_text())
             path.write_text(str(value))
     write(saved, json.dumps(before))
 
 
-def restore(saved: Path) -> None:
+def restore(saved: Path, other: Path) -> None:
+    """Put back what `saved` notes. While another cluster is up, whose notes are in `other`, it is left for its end."""
     with contextlib.suppress(FileNotFoundError):
-        for name, value in json.loads(saved.read_text()).items():
-            Path("/proc/sys", name).write_text(value)
+        before = json.loads(saved.read_text())
+        if other.exists():
+            write(other, json.dumps({**before, **json.loads(other.read_text())}))
+        else:
+            for name, value in before.items():
+                (_KERNEL / name).write_text(value)
         saved.unlink()

@@ -7,7 +7,7 @@ import shutil
 import sys
 from contextlib import nullcontext
 
-from e2e.cluster import binaries, images, packages, settings
+from e2e.cluster import binaries, images, packages, places, settings
 from e2e.cluster.alone import alone
 from e2e.cluster.places import BIN
 from e2e.cluster.shell import ClusterError, say
@@ -62,7 +62,7 @@ def down(_: argparse.Namespace) -> None:
     if found is not None:
         cluster.delete(found)
     engine.stop()
-    settings.restore(SETTINGS)
+    settings.restore(SETTINGS, places.SETTINGS)
     shutil.rmtree(STATE)
 
 
