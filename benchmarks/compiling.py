@@ -17,7 +17,7 @@ import tempfile
 from typing import Any
 
 from benchmarks import counts, worlds
-from benchmarks.record import Case, write
+from benchmarks.record import Case, name_of, write
 from benchmarks.turns import lower_bound
 
 RANKS = 2
@@ -69,7 +69,7 @@ def main() -> int:
         print(f"{name}: tokens/s {medians}, ratio {statistics.median(ratios):.3f}{bound}; first step, s: {seconds}")
         results += [*speed.values(), *first.values()]
     if not given.no_write:
-        print(f"written to {write('compiling', results)}")
+        print(f"written to {write(name_of('compiling', given.cases, CASES), results)}")
     return 0
 
 

@@ -17,7 +17,7 @@ import time
 from typing import NamedTuple
 
 from benchmarks import counts, kwok
-from benchmarks.record import Case, write
+from benchmarks.record import Case, name_of, write
 from benchmarks.recovery import table
 from e2e.cluster import places
 from e2e.installation import VALUES
@@ -30,6 +30,7 @@ from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.runtime.parallel_api_calls import PARALLEL_CALLS
 
 SPACE = "bench-create"
+PODS = [1, 10, 100, 1000]
 GOAL = 1.25  # of the bare client's time, at the largest size
 STRANGER = "benchmark.example/job"  # instead of our own label: the operator must not look at the bare client's pods
 IMAGE = f"{VALUES['image']['repository']}:{VALUES['image']['tag']}"
@@ -109,7 +110,7 @@ SYSTEMS = {"trainmaster": ours, "a bare client": bare}
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pods", type=int, nargs="+", default=[1, 10, 100, 1000])
+    parser.add_argument("--pods", type=int, nargs="+", default=PODS)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
@@ -141,7 +142,7 @@ def main() -> int:
                     missed.append(f"{pods} pods {what}: {ratio:.2f} > {GOAL}")
     print(table(cases))
     if not given.no_write:
-        print(f"written to {write('create', cases)}")
+        print(f"written to {write(name_of('create', given.pods, PODS), cases)}")
     print("\n".join(missed))
     return 1 if missed else 0
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ports import free_port
-from benchmarks.record import Case, write
+from benchmarks.record import Case, name_of, write
 from benchmarks.recovery import table
 from tests.runtime.api_server import ApiServer
 from trainmaster.host import processes
@@ -40,6 +40,7 @@ WAIT_S = 300.0
 ANSWER_S = 60.0  # of a leader that is at work on thousands of reports at once
 SETTLE_S = 3.0  # until what agents told on the way to training has been taken in
 REST_S = 20.0  # over which the cost of agents that merely report is measured
+AGENTS, JOBS = [1000, 4000], 200
 GOALS_S = {1000: 1.0, 4000: 3.0}  # p99 from a rank's death to each agent's next directive
 RECONNECTED_S = 30.0
 STATUS_BYTES = 16 * 1024
@@ -351,9 +352,9 @@ def _token(meta: Object) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agents", type=int, nargs="*", default=[1000, 4000])
+    parser.add_argument("--agents", type=int, nargs="*", default=AGENTS)
     parser.add_argument("--rounds", type=int, default=10, help="of each kind")
-    parser.add_argument("--jobs", type=int, default=200, help="of 8 agents each, which train side by side")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="of 8 agents each, which train side by side")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
     cases: list[Case] = []
@@ -366,7 +367,8 @@ def main() -> int:
         cases += asyncio.run(many_jobs(given.jobs, 8))
     print(table(cases))
     if not given.no_write:
-        print(f"written to {write('fleet', cases)}; load average {os.getloadavg()[0]:.1f}")
+        name = name_of("fleet", [*given.agents, *([given.jobs] if given.jobs else [])], [*AGENTS, JOBS])
+        print(f"written to {write(name, cases)}; load average {os.getloadavg()[0]:.1f}")
     print("\n".join(missed))
     return 1 if missed else 0
 

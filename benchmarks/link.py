@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks import counts, worlds
-from benchmarks.record import Case, write
+from benchmarks.record import Case, name_of, write
 from trainmaster.host import processes
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
@@ -45,6 +45,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "islands, every 50 steps": islands(every=50),
     "islands, every 100 steps in bf16": islands(every=100, send="bf16"),
 }
+RATES = ["100mbit", "1gbit"]  # as tc takes them
 WARM_UP = 3  # steps
 LEAST = 3.0  # of how many times faster a step has to be at 100 Mbit/s
 LESS = 100.0  # times, that islands have to send
@@ -150,7 +151,7 @@ def train(between: Link, method: dict[str, Any], steps: int) -> tuple[list[float
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    arguments.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"], help="as tc takes them")
+    arguments.add_argument("--rates", nargs="+", default=RATES, help="as tc takes them")
     arguments.add_argument("--rounds", type=int, default=3, help="of all methods in turn")
     arguments.add_argument("--steps", type=int, default=6, help="of each method in a round, after the warm-up")
     arguments.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
@@ -179,7 +180,7 @@ def main() -> int:
             good = best >= LEAST and less >= LESS
         cases += [*seconds.values(), *sent.values()]
     if not given.no_write:
-        print(f"written: {write('link', cases)}")
+        print(f"written: {write(name_of('link', given.rates, RATES), cases)}")
     return 0 if good else 1
 
 

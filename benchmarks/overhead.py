@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.ports import free_port
-from benchmarks.record import Case, write
+from benchmarks.record import Case, name_of, write
 from benchmarks.trainer_systems import ours
 from benchmarks.turns import Meter, Turns, lower_bound
 from trainmaster.host import processes
@@ -236,9 +236,9 @@ def main() -> int:
             flush=True,
         )
         results += both.values()
-    # Each file is of one machine: some cases alone leave the samples of all where they are.
-    name = "overhead" if given.cases == list(CASES) else "-".join(["overhead", *given.cases])
-    print(f"written to {write(name, results)}; load average {os.getloadavg()[0]:.1f}")
+    print(
+        f"written to {write(name_of('overhead', given.cases, CASES), results)}; load average {os.getloadavg()[0]:.1f}"
+    )
     return 0 if good else 1
 
 

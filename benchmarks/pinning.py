@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from benchmarks import counts, worlds
-from benchmarks.record import Case, write
+from benchmarks.record import Case, name_of, write
 from benchmarks.turns import lower_bound
 from trainmaster.host import pinning
 
@@ -78,7 +78,7 @@ def main() -> int:
         )
         results += times.values()
     if not given.no_write:
-        print(f"written to {write('pinning', results)}")
+        print(f"written to {write(name_of('pinning', given.cases, CASES), results)}")
     return 0
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import statistics
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -61,6 +62,15 @@ def load(name: str) -> tuple[dict[str, Any], list[Case]]:
     """Return the facts of the machine and the cases of `benchmarks/results/<name>.json`."""
     body = json.loads((RESULTS / f"{name}.json").read_text())
     return body["machine"], [Case(**case) for case in body["cases"]]
+
+
+def name_of(name: str, chosen: Collection[object], every: Collection[object]) -> str:
+    """Return the name of the file for results of these cases: `name` for all, else one that has theirs in it.
+
+    Each file is of one machine, so results of some cases can neither be added to those of all nor take their place.
+    """
+    some = [str(case).replace(" ", "-") for case in chosen]
+    return name if {*map(str, every)} <= {*map(str, chosen)} else "-".join([name, *some])
 
 
 def write(name: str, cases: list[Case], **facts: str | float) -> Path:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks import counts, load
-from benchmarks.record import Case, write
+from benchmarks.record import Case, name_of, write
 from trainmaster.contract.wire import Identity, RankReport, RankState, Report, Usage
 from trainmaster_operator.cluster.port import JOB
 from trainmaster_operator.control.job_usage_and_mfu import JobUsage
@@ -49,6 +49,7 @@ from trainmaster_operator.runtime.operator import Operator
 from trainmaster_operator.runtime.operator_settings import Settings
 from trainmaster_operator.runtime.virtual_clock import run_virtual
 
+JOBS = [100, 1000, 10_000]
 LIMIT_S = 2.0
 NOW = 1_800_000_000.0
 SYSTEM = "trainmaster"
@@ -188,7 +189,7 @@ def measure_operator(jobs: int, repetitions: int, *, of_jobs: bool) -> Case:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, nargs="+", default=[100, 1000, 10_000])
+    parser.add_argument("--jobs", type=int, nargs="+", default=JOBS)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
@@ -200,7 +201,9 @@ def main() -> int:
     for case in cases:
         print(f"{case.case:48} {case.median:14,.3f} {case.unit}".rstrip(), flush=True)
     if not given.no_write:
-        print(f"written to {write('scrape', cases, busy_cores_before=round(before.busy, 2))}")
+        print(
+            f"written to {write(name_of('scrape', given.jobs, JOBS), cases, busy_cores_before=round(before.busy, 2))}"
+        )
     slow = [case for case in cases if case.unit == "CPU s" and case.median > LIMIT_S]
     for case in slow:
         print(f"{case.case} took {case.median:.2f} s: more than {LIMIT_S:g} s", file=sys.stderr)

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import counts
-from benchmarks.record import Case, write
+from benchmarks.record import Case, name_of, write
 from benchmarks.recovery import recovery_times, run_job, table
 from trainmaster_operator.cli.display.recovery_tables import PHASES
 
+MEGABYTES = [10, 100, 1000]  # of state
 SCRIPT = Path(__file__).parent / "tiers_script.py"
 
 
@@ -54,7 +55,7 @@ def measured(tier: Tier, folder: Path, megabytes: int, ranks: int, kills: int) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, nargs="+", default=[10, 100, 1000], help="of state")
+    parser.add_argument("--megabytes", type=int, nargs="+", default=MEGABYTES, help="of state")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--kills", type=int, default=3, help="in each run; each is a sample")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
@@ -86,7 +87,7 @@ def main() -> None:
             cases.append(Case(f"{what}, lost", tier.name, "steps", lost))
             print(f"{what:20} {tier.name:24} {' '.join(f'{t:.3f}' for t in times) or 'no recovery'}", flush=True)
     if not args.no_write and not wrong:  # a time would stand under a tier that it is not of
-        print(f"written to {write('tiers', cases)}")
+        print(f"written to {write(name_of('tiers', args.megabytes, MEGABYTES), cases)}")
     print(table(cases))
     for line in wrong:
         print(f"not as expected: {line}")

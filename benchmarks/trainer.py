@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.ports import free_port
-from benchmarks.record import Case, write
+from benchmarks.record import Case, name_of, write
 from benchmarks.turns import Block, Turns, lower_bound
 
 WORLD = 2
@@ -276,7 +276,8 @@ def main(arguments: list[str] | None = None) -> int:
         results += [case for each in samples for case in (each.speed, each.work)]
         if not given.no_write:  # after each row: the next one takes minutes
             versions = {case.system: metadata.version(case.system) for case in results}
-            print(f"written to {write('trainer', results, starts=given.starts, **versions)}", flush=True)
+            name = name_of("trainer", [*given.rows, *given.systems], [*ROWS, *SYSTEMS[1:]])
+            print(f"written to {write(name, results, starts=given.starts, **versions)}", flush=True)
     print(f"load average {os.getloadavg()[0]:.1f}")
     return 0 if good else 1
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import compiling, link, lossy, overhead, pinning, worlds
+from benchmarks import compiling, link, lossy, overhead, pinning, record, worlds
 from tests.benchmarks import loops_probe
 from tests.trainer.ranks import Ranks
 from trainmaster.contract.config import TrainingConfig
@@ -112,6 +112,29 @@ def test_pinned_runs_and_others_take_turns(
     assert pinning.main() == 0
     assert len(invented.jobs) == 2 * 2 * len(pinning.CASES)
     assert set(re.findall(r"^(\w+): ms of a step", capsys.readouterr().out, re.M)) == set(pinning.CASES)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "options", "file"),
+    [
+        (pinning, ["--ranks", "1", "--pairs", "2", "--steps", "2", "--cases", "shard"], "pinning-shard.json"),
+        (compiling, ["--pairs", "2", "--steps", "2", "--cases", "shard"], "compiling-shard.json"),
+        (compiling, ["--pairs", "2", "--steps", "2"], "compiling.json"),
+    ],
+)
+def test_some_cases_alone_leave_the_results_of_all_as_they_are(
+    benchmark: ModuleType,
+    options: list[str],
+    file: str,
+    invented: Invented,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.setattr(sys, "argv", [benchmark.__name__, *options])
+    assert benchmark.main() == 0
+    assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
 class NoLink:

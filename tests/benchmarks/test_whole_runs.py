@@ -52,8 +52,9 @@ def test_times_of_another_tier_are_not_written(
 
     monkeypatch.setattr(tiers, "measured", measured)
     monkeypatch.setattr(tiers, "TIERS", tiers.TIERS[:1])
+    monkeypatch.setattr(tiers, "MEGABYTES", [1])
     monkeypatch.setattr(record, "RESULTS", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["tiers", "--megabytes", "1", "--kills", "1"])
+    monkeypatch.setattr(sys, "argv", ["tiers", "--kills", "1"])
     with pytest.raises(SystemExit) as ended:
         tiers.main()
     assert ended.value.code == code
@@ -105,6 +106,14 @@ def test_quantiles_are_interpolated_and_need_samples() -> None:
     assert (case.median, case.quantile(0.75)) == (2.0, 3.0)
     with pytest.raises(ValueError, match="x/us: no samples"):
         Case("x", "us", "s").quantile(0.5)
+
+
+def test_results_of_some_cases_do_not_take_the_place_of_those_of_all() -> None:
+    every = {"ddp": 1, "tp whole": 2}
+    assert record.name_of("trainer", ["tp whole", "ddp"], every) == "trainer"
+    assert record.name_of("trainer", ["tp whole"], every) == "trainer-tp-whole"
+    assert record.name_of("create", [1, 10, 100, 2000], [1, 10, 100]) == "create"
+    assert record.name_of("create", [10], [1, 10, 100]) == "create-10"
 
 
 def test_the_folder_of_a_file_of_rows_is_made(tmp_path: Path) -> None:
