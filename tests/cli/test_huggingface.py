@@ -49,9 +49,12 @@ def test_a_model_goes_in_and_out_by_the_command_line(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_file_size_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(tmp_path), str(tmp_path / "out"), "--file-gb", "0"]) == 2
-    assert capsys.readouterr().err == "trainmaster: --file-gb: must be above 0, not 0.0\n"
+@pytest.mark.parametrize(("size", "shown"), [("0", "0.0"), ("inf", "inf"), ("nan", "nan")])
+def test_a_file_size_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], size: str, shown: str
+) -> None:
+    assert main(["export", str(tmp_path), str(tmp_path / "out"), "--file-gb", size]) == 2
+    assert capsys.readouterr().err == f"trainmaster: --file-gb: must be above 0 and finite, not {shown}\n"
 
 
 @pytest.mark.parametrize(

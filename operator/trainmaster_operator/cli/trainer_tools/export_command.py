@@ -44,8 +44,8 @@ def _export(options: argparse.Namespace) -> int:
     from trainmaster_operator.cli.refusal import Refusal
     from trainmaster_operator.cli.this_machine import trainer_process
 
-    if options.file_gb is not None and not options.file_gb > 0:
-        raise Refusal(f"--file-gb: must be above 0, not {options.file_gb}")
+    if options.file_gb is not None and not 0 < options.file_gb < float("inf"):
+        raise Refusal(f"--file-gb: must be above 0 and finite, not {options.file_gb}")
     trainer_process.check_installed("export", "safetensors")
     words = ["export", str(options.checkpoint), str(options.out)]
     if options.file_gb is not None:
