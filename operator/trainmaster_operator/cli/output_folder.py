@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
@@ -168,12 +168,14 @@ def _read(path: Path) -> dict[str, Any]:
     return resource
 
 
-def _is_job(resource: Any) -> bool:
+def _is_job(resource: Any) -> TypeGuard[dict[str, Any]]:
     """Return whether this has what every stored job has, in any version."""
     if not isinstance(resource, dict) or resource.get("kind") != JOB_KIND:
         return False
-    meta, spec, status = (resource.get(name, {}) for name in ("metadata", "spec", "status"))
-    return all(isinstance(part, dict) for part in (meta, spec, status)) and isinstance(meta.get("name"), str)
+    meta, others = resource.get("metadata"), (resource.get("spec"), resource.get("status", {}))
+    return (
+        isinstance(meta, dict) and isinstance(meta.get("name"), str) and all(isinstance(part, dict) for part in others)
+    )
 
 
 def dumped(value: Any) -> str:

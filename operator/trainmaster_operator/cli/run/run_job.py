@@ -87,7 +87,7 @@ def prepare(options: RunOptions) -> Prepared | str:
         chosen = _choose_devices(options, job, locks)
         folder = output_folder.OutputFolder.claim(out)
         undo.callback(folder.release)
-        if output_folder.read_status(out, fresh=options.fresh) != before:
+        if repr(output_folder.read_status(out, fresh=options.fresh)) != repr(before):  # NaN is not equal to itself.
             raise Refusal(f"{out}: another run has used this folder in this moment; give the same command again")
         if options.fresh:
             folder.clear()
