@@ -113,9 +113,7 @@ class GrowingCluster:
             return
         for pod in self.world.pods():
             if pod["spec"].get("nodeName") == node:
-                agent = self.world.kubelet.agents.get(pod["metadata"]["uid"])
-                if agent is not None and agent.alive:
-                    agent.die(137, "its node is gone")
+                self.world.kubelet.node_is_gone(pod)
         if self.growth.fails == 1.0:  # nobody else would ever bring another one
             self.world.later(self.chance.uniform(*self.growth.late_s), lambda: self._return(found))
 

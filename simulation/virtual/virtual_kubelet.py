@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from simulation.virtual.virtual_world import World
 
 
+COLLECTED_S = (40.0, 100.0)  # until a control plane removes the pods of a node that does not exist any more
+
+
 class SimKubelet:
     def __init__(self, world: World) -> None:
         self.agents: dict[str, SimAgent] = {}  # by pod uid, the living and the dead
@@ -21,6 +24,7 @@ class SimKubelet:
         self._chance = world.chance("kubelet")
         self._known: set[str] = set()
         self._ending: set[str] = set()
+        self._without_node: set[str] = set()
 
     def living(self) -> list[SimAgent]:
         return [agent for agent in self.agents.values() if agent.alive]
@@ -53,21 +57,25 @@ class SimKubelet:
             except (NotFound, Conflict):
                 return
         await asyncio.sleep(self._chance.uniform(0.01, 1.0))
-        pod = self._mine(name, uid)
-        if pod is None or pod["metadata"].get("deletionTimestamp"):
+        if self._to_start(name, uid) is None:
             return
         self._update(name, uid, phase="Running", tokenSha256=token_hash(uid))
         await asyncio.sleep(self._chance.uniform(0.01, 0.2))
-        pod = self._mine(name, uid)
-        if pod is not None and not pod["metadata"].get("deletionTimestamp"):
+        if (pod := self._to_start(name, uid)) is not None:
             agent = self.agents[uid] = SimAgent(self._world, pod)
             agent.start()
 
+    def _to_start(self, name: str, uid: str) -> Object | None:
+        pod = self._mine(name, uid)
+        return None if pod is None or pod["metadata"].get("deletionTimestamp") or uid in self._without_node else pod
+
     async def _terminate(self, name: str, uid: str) -> None:
         await asyncio.sleep(self._chance.uniform(0.01, 0.8))
+        while self._is_unheard(uid):
+            if self._mine(name, uid) is None:
+                return
+            await asyncio.sleep(1.0)  # nobody tells it to end, nor that it has ended
         agent = self.agents.get(uid)
-        while agent is not None and agent.cut_off:
-            await asyncio.sleep(1.0)  # its node is, so nobody tells it to end, nor that it has ended
         grace_s = self._grace_s(name, uid)
         if agent is not None:
             agent.terminate(grace_s)
@@ -97,19 +105,44 @@ class SimKubelet:
             known = [c for c in pod["status"].get("conditions") or [] if c["type"] not in ("ContainersReady", "Ready")]
             self._update(agent.pod, agent.identity.pod_uid, conditions=[*known, *conditions])
 
+    def node_is_gone(self, pod: Object) -> None:
+        """Its machine does not exist any more: nobody tells of the pod until the control plane removes it."""
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        self._without_node.add(uid)
+        agent = self.agents.get(uid)
+        if agent is not None and agent.alive:
+            agent.die(137, "its node is gone")
+
+        def collect() -> None:
+            found = self._mine(name, uid)
+            if found is not None:
+                others = [c for c in found["status"].get("conditions") or [] if c["type"] != "DisruptionTarget"]
+                gone = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+                self._update(name, uid, phase="Failed", conditions=[*others, gone])
+                self._store.delete(POD, self._world.namespace, name, uid=uid, grace_s=0)
+
+        self._world.later(self._chance.uniform(*COLLECTED_S), collect)
+
+    def _is_unheard(self, uid: str) -> bool:
+        """Whether what runs on the pod's node can't be heard, if there is a node at all."""
+        agent = self.agents.get(uid)
+        return uid in self._without_node or (agent is not None and agent.cut_off)
+
     async def _kill_late(self, uid: str) -> None:
         """The object was removed by force: its processes live on for a while, longer if their node is cut off."""
         await asyncio.sleep(self._chance.choice((0.05, 0.3, 3.0)))
         agent = self.agents.get(uid)
-        while agent is not None and agent.cut_off:
+        while agent is not None and agent.alive and agent.cut_off:
             await asyncio.sleep(1.0)
         if agent is not None:
             agent.die(137, "its pod was removed", told=True)
 
     async def _tell_end(self, agent: SimAgent, exit_code: int, message: str) -> None:
         await asyncio.sleep(self._chance.uniform(0.01, 0.3))
-        while agent.cut_off:
-            await asyncio.sleep(1.0)  # its node is, so the kubelet reaches nobody either
+        while self._is_unheard(agent.identity.pod_uid):
+            if self._mine(agent.pod, agent.identity.pod_uid) is None:
+                return
+            await asyncio.sleep(1.0)  # the kubelet reaches nobody either
         state = {
             "terminated": {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed", "message": message}
         }

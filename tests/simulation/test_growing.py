@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from simulation.schedule_runs.schedule import Schedule
-from simulation.schedule_runs.simulated_run import run_growing_seed, run_schedule
+from simulation.schedule_runs.simulated_run import run_growing_seed, run_schedule, simulate
+from simulation.virtual.autoscaler import Growth
+from simulation.virtual.virtual_world import Workload, World
 from tests.simulation.told import told
 
 BATCHES = 6
@@ -49,3 +53,21 @@ def test_a_node_that_the_cloud_took_and_returned_is_not_held_by_the_other_job_fo
     assert any("reclaim-node" in line for line in outcome.log)
     assert any("the other job is done" in line for line in outcome.log)
     assert not outcome.violations, told(outcome)
+
+
+def test_nobody_tells_of_the_pod_of_a_node_that_the_cloud_took_until_it_is_collected() -> None:
+    phases: list[str] = []
+
+    async def reclaim(world: World) -> None:
+        assert world.cluster is not None
+        await world.until_step(3)
+        agent = world.kubelet.living()[0]
+        world.cluster.reclaim(agent.node)
+        await asyncio.sleep(5.0)
+        phases.extend(pod["status"]["phase"] for pod in world.pods() if pod["metadata"]["name"] == agent.pod)
+
+    workload = Workload(replicas=2, steps=8, save_every=3, growth=Growth(nodes=3, late_s=(30.0, 31.0)))
+    outcome = simulate("reclaimed", workload, reclaim, longest_s=3600.0)
+    assert not outcome.violations, told(outcome)
+    assert phases == ["Running"]
+    assert [recovery.cause for recovery in outcome.status.recoveries] == ["AgentLost"]
