@@ -19,7 +19,7 @@ from simulation.virtual.virtual_ranks import SimRank, SimRound, StoreHost, Uploa
 from simulation.virtual.virtual_storage import Storage
 from trainmaster.contract.wire import Directive, JoinRequest, Report, StoreAddress
 from trainmaster_operator.api.api_group import API_VERSION
-from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
+from trainmaster_operator.cluster.port import JOB, POD, NotFound, Object
 from trainmaster_operator.control.fleet import Refused
 from trainmaster_operator.local.api_server.memory_store import MemoryStore
 from trainmaster_operator.planning.facts.job_state import JobState
@@ -341,6 +341,4 @@ class World:
         del self._tasks[task]
         if not task.cancelled() and task.exception() is not None:
             error = task.exception()
-            if isinstance(error, Conflict):
-                return
             self.violation(f"the simulation broke: {type(error).__name__}: {error}")

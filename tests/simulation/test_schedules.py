@@ -130,6 +130,14 @@ def test_faults_that_overlap_end_each_by_itself(kinds, seconds):
     assert longer["outage"] == (began[0] + 4.0 if "api-outage" in kinds else 0.0)
 
 
+def test_a_task_of_the_simulator_that_meets_a_conflict_does_not_end_in_silence():
+    async def twice(world):
+        world.create_job()
+
+    outcome = simulate("twice", Workload(steps=8), twice)
+    assert [words.partition(":")[0] for words in outcome.violations] == ["the simulation broke"]
+
+
 def test_the_simulator_notices_an_operator_that_forgets_to_replace_a_pod():
     policies = default_policies()
 
