@@ -29,7 +29,7 @@ FOUND_WITHIN = {
     "count a restart twice": 50,
     "report a step that is not known": 50,
     "reuse a store": 400,
-    "forget to reset hang state": 200,
+    "forget to reset hang state": 400,
     "overwrite on conflict": 200,
     "count in memory": 50,
     "forget a spending at restart": 50,
