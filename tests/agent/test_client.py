@@ -12,7 +12,7 @@ import pytest
 from trainmaster.agent.shell import control_client, reports_to_operator
 from trainmaster.agent.shell.control_client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.shell.reports_to_operator import Reporter
-from trainmaster.contract.wire import CheckpointRecord, Directive, DirectiveState, ExitCode, Identity, Report, encode
+from trainmaster.contract.wire import Directive, DirectiveState, ExitCode, Identity, Report, encode
 from trainmaster_operator.control.http_server import Limits
 
 ME = Identity("job-uid", "space", "job", "worker", 0, 0, "pod-uid")
@@ -266,34 +266,6 @@ def test_a_pod_that_drains_ends_when_its_present_round_is_saved_and_not_because_
         assert (told, ended.result()) == ([1, 2, 2], ExitCode.SAVED)
 
     asyncio.run(main())
-
-
-def test_each_report_tells_of_the_newest_checkpoint_because_a_leader_that_was_told_may_have_died():
-    record = CheckpointRecord(20, 1, "storage", "abc")
-    failed = CheckpointRecord(25, 1, "storage", error="no space left on device")
-    new = [[record], [], [failed]]
-    told = []
-
-    async def main():
-        async def answer(report, timeout_s):
-            told.append(report.inventory)
-            reporter.at_once()
-            if not new:
-                supervisor.exit_code.set_result(0)
-            return Directive(len(told), DirectiveState.RUN, 1, "tag")
-
-        supervisor = supervised("http://x")
-        supervisor.settings.identity, supervisor.warming = ME, False
-        supervisor.stores = SimpleNamespace(next_address=None)
-        supervisor.uploads = SimpleNamespace(take_records=lambda: new.pop(0), newest_saved=record, trouble=lambda: None)
-        reporter = Reporter(supervisor)
-        reporter._report = SimpleNamespace(report=answer)
-        reporter._joined.set()
-        reporter.at_once()
-        await reporter._keep_reporting()
-
-    asyncio.run(main())
-    assert told == [[record], [record], [failed, record]]
 
 
 @pytest.mark.parametrize("status", [200, 503])
