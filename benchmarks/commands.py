@@ -67,15 +67,14 @@ def run(command: list[str], variables: dict[str, str], output: Path, limit_s: fl
 def wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
     """Return a started command's exit code; after the limit end all that it has started, and return None.
 
-    The same is ended if SIGINT or SIGTERM ends this program: a terminal sends neither to another session.
+    The same is ended after Ctrl-C, which a terminal does not send to another session.
     """
-    with sigterm_exits():
-        try:
-            return process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            end_all(process)
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        end_all(process)
 
 
 def end_all(process: subprocess.Popen[bytes]) -> None:

@@ -237,4 +237,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with commands.sigterm_exits():
+        sys.exit(main())

@@ -240,4 +240,5 @@ def table(cases: list[Case]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with commands.sigterm_exits():
+        sys.exit(main())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import counts
+from benchmarks import commands, counts
 from benchmarks.record import Case, name_of, write
 from benchmarks.recovery import recovery_times, run_job, table
 from trainmaster_operator.cli.display.recovery_tables import PHASES
@@ -95,4 +95,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with commands.sigterm_exits():
+        main()
