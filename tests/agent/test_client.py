@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 from types import SimpleNamespace
 
@@ -12,7 +13,15 @@ import pytest
 from trainmaster.agent.shell import control_client, reports_to_operator
 from trainmaster.agent.shell.control_client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.shell.reports_to_operator import Reporter
-from trainmaster.contract.wire import Directive, DirectiveState, ExitCode, Identity, Report, encode
+from trainmaster.contract.wire import (
+    LEADERLESS_HEADER,
+    Directive,
+    DirectiveState,
+    ExitCode,
+    Identity,
+    Report,
+    encode,
+)
 from trainmaster_operator.control.http_server import Limits
 
 ME = Identity("job-uid", "space", "job", "worker", 0, 0, "pod-uid")
@@ -268,15 +277,30 @@ def test_a_pod_that_drains_ends_when_its_present_round_is_saved_and_not_because_
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("status", [200, 503])
-def test_an_answer_renews_the_lease_from_when_its_request_was_sent(monkeypatch, token, status):
-    """A network that breaks and heals may deliver the answer long after the operator gave it."""
+@pytest.mark.parametrize(
+    ("status", "headers", "renewed_at"),
+    [
+        (200, [], 110.0),
+        (503, [f"{LEADERLESS_HEADER}: 4.5"], 105.5),  # a standby knows that nobody led 4.5 s ago, so nobody counted
+        (421, [f"{LEADERLESS_HEADER}: 0.0"], 110.0),
+        (503, [], -math.inf),  # whoever can't say so may be cut off together with this agent
+        (421, [], -math.inf),
+        (503, [f"{LEADERLESS_HEADER}: nan"], -math.inf),
+        (503, [f"{LEADERLESS_HEADER}: -7"], -math.inf),
+        (503, [f"{LEADERLESS_HEADER}: soon"], -math.inf),
+    ],
+)
+def test_the_lease_is_renewed_by_leaders_and_by_those_who_know_that_nobody_led(
+    monkeypatch, token, status, headers, renewed_at
+):
+    """It counts from when the request was sent: a network that breaks and heals may deliver the answer long after the
+    operator gave it."""
     renewed = []
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=100.0)
 
     def answer(shown):
         clock.now += 10.0
-        return leads_to(operator.url) if clock.now == 110.0 else (status, [], OK)
+        return leads_to(operator.url) if clock.now == 110.0 else (status, headers, OK)
 
     def renew(sent_at=None):
         renewed.append(sent_at)
@@ -296,7 +320,7 @@ def test_an_answer_renews_the_lease_from_when_its_request_was_sent(monkeypatch, 
     operator = supervisor = None
     monkeypatch.setattr(control_client, "time", clock)
     asyncio.run(main())
-    assert renewed == [110.0]  # a standby has taken the first ten seconds, and the answer came at 120
+    assert renewed == [renewed_at]  # a standby has taken the first ten seconds, and the answer came at 120
 
 
 def test_what_a_script_has_told_in_events_is_cut_to_what_an_operator_accepts():

@@ -39,7 +39,7 @@ def test_a_lease_runs_out_only_when_the_api_server_is_gone_too() -> None:
         server.close()
         await server.wait_closed()
         async with asyncio.timeout(30):
-            assert "neither an operator nor the API server" in await over
+            assert "neither a leader of the operators nor the API server" in await over
 
     asyncio.run(main())
 

@@ -2,13 +2,24 @@
 
 import asyncio
 import json
+import math
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import aiohttp
 import pytest
 
-from trainmaster.contract.wire import PROTOCOL, Directive, DirectiveState, Identity, JoinRequest, Report, decode, encode
+from trainmaster.contract.wire import (
+    LEADERLESS_HEADER,
+    PROTOCOL,
+    Directive,
+    DirectiveState,
+    Identity,
+    JoinRequest,
+    Report,
+    decode,
+    encode,
+)
 from trainmaster_operator.control.authentication import Admission, Credential
 from trainmaster_operator.control.fleet import Fleet, Refused
 from trainmaster_operator.control.http_server import ControlServer, Probes, listening_socket
@@ -20,7 +31,7 @@ GOOD = {"Authorization": "Bearer good"}
 
 
 @asynccontextmanager
-async def serving(ready=True):
+async def serving(ready=True, **options):
     async def authenticate(credential, claim):
         if credential != Credential("bearer", "good"):
             raise Refused(401, "this token is nobody's")
@@ -32,7 +43,7 @@ async def serving(ready=True):
     )
     fleet.publish(KEY, "job-uid", 1, [0], lambda slot: Directive(1, DirectiveState.WAIT, 1, "tag"))
     fleet.marks = marks
-    server = ControlServer(fleet, Probes(lambda: ready, lambda: b"metric 1\n"))
+    server = ControlServer(fleet, Probes(lambda: ready, lambda: b"metric 1\n"), **options)
     sock = listening_socket("127.0.0.1", 0)
     await server.start(sock)
     async with aiohttp.ClientSession(f"http://127.0.0.1:{sock.getsockname()[1]}") as session:
@@ -62,6 +73,27 @@ def test_an_older_agent_is_answered_in_its_own_protocol():
             for path, message in (("/v1/join", JoinRequest(ME)), ("/v1/report", Report(ME, round=0))):
                 _, body = await post(session, path, encode(replace(message, protocol=PROTOCOL - 1)))
                 assert json.loads(body)["protocol"] == PROTOCOL - 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("leader", "authorized", "leaderless_s", "status", "shown"),
+    [
+        ("https://10.0.0.1:8443", True, 1.25, 421, "1.250"),
+        ("", True, 0.0, 503, "0.000"),
+        (None, False, 3600.0, 401, "3600.000"),
+        ("", True, math.inf, 503, None),  # it has never heard of a time without a leader
+        (None, True, 1.25, 200, None),  # a directive needs no such words
+    ],
+)
+def test_a_refusal_says_for_how_long_somebody_may_have_led(leader, authorized, leaderless_s, status, shown):
+    async def main():
+        async with (
+            serving(leader=lambda: leader, leaderless_s=lambda: leaderless_s) as (session, _),
+            session.post("/v1/report", data=encode(Report(ME, round=0)), headers=GOOD if authorized else {}) as got,
+        ):
+            assert (got.status, got.headers.get(LEADERLESS_HEADER)) == (status, shown)
 
     asyncio.run(main())
 

@@ -1,6 +1,7 @@
 """One leader at a time, and it knows when it no longer is."""
 
 import asyncio
+import math
 
 import pytest
 
@@ -155,6 +156,48 @@ def test_a_standby_whose_watch_fails_still_looks():
         await asyncio.sleep(5)
         await first.release()
         assert await waiting == 2
+
+    run_virtual(main())
+
+
+def test_a_standby_knows_that_nobody_leads_when_the_leader_has_stopped_and_its_own_calls_are_answered():
+    async def main():
+        _, memory = cluster()
+        reached = FaultyCluster(memory, chance())
+        first, second = elector(memory, "a"), elector(reached, "b")
+        assert second.leaderless_s == math.inf
+        await first.acquire()
+        holding = asyncio.create_task(first.hold())
+        waiting = asyncio.create_task(second.acquire())
+        await asyncio.sleep(60)
+        assert second.leaderless_s == math.inf  # all that it has read is of a leader
+        holding.cancel()
+        while second.leaderless_s == math.inf:
+            assert not waiting.done()
+            await asyncio.sleep(0.1)
+        assert not first.leading
+        assert second.leaderless_s < 0.2
+        cut = asyncio.create_task(reached.outage(600))
+        await asyncio.sleep(500)
+        assert 499 < second.leaderless_s < 501  # it is cut off, and another may lead meanwhile
+        cut.cancel()
+        waiting.cancel()
+
+    run_virtual(main())
+
+
+def test_a_leader_knows_that_nobody_led_when_it_began():
+    async def main():
+        _, memory = cluster()
+        first, second = elector(memory, "a"), elector(memory, "b")
+        await first.acquire()
+        await first.release()
+        await second.acquire()
+        holding = asyncio.create_task(second.hold())
+        assert second.leaderless_s == 0
+        await asyncio.sleep(60)
+        assert (second.leading, second.leaderless_s) == (True, 60)
+        holding.cancel()
 
     run_virtual(main())
 

@@ -19,6 +19,7 @@ from benchmarks.ports import free_port
 from tests.runtime.api_server import ApiServer, api_server
 from tests.runtime.fakes import job
 from tests.tied import tied
+from trainmaster.contract.wire import LEADERLESS_HEADER
 from trainmaster_operator.cluster.port import CONFIG_MAP, EVENT, JOB, LEASE, POD, SECRET, NotFound
 
 pytestmark = pytest.mark.processes
@@ -154,8 +155,9 @@ def test_two_replicas_are_both_ready_one_leads_and_the_other_takes_over_at_once(
             assert is_there(server, SECRET, SPACE, "trainmaster-control")
             code, text, _ = await one.join(bundle(server))
             assert (code, "token" in text) == (401, True)
-            code, text, _ = await two.join(bundle(server))
+            code, text, headers = await two.join(bundle(server))
             assert (code, f"https://127.0.0.1:{one.control}" in text) == (421, True)
+            assert LEADERLESS_HEADER not in headers
 
             assert await one.end() == 0
             assert "lease" not in one.log.read_text().lower().split("stopping")[-1]  # it was given up
@@ -163,7 +165,8 @@ def test_two_replicas_are_both_ready_one_leads_and_the_other_takes_over_at_once(
             await until(lambda: is_there(server, POD, "space", "second-worker-0-0"), "the other one leads")
             assert holder(server) == "two"
             assert (await two.metric("leader"), await two.metric("leader_epoch")) == (1, 2)
-            assert (await two.join(bundle(server)))[0] == 401
+            code, _, headers = await two.join(bundle(server))
+            assert (code, float(headers[LEADERLESS_HEADER]) >= 0) == (401, True)  # since it took over
             reasons = {event["reason"] for event in server.store.list(EVENT).items}
             assert "Accepted" in reasons
             assert await two.end() == 0

@@ -21,6 +21,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from trainmaster.contract.wire import (
+    LEADERLESS_HEADER,
     SESSION_HEADER,
     Directive,
     Identity,
@@ -86,8 +87,9 @@ class Probes:
 
 class ControlServer:
     """Serves agents. `leader()`: None while this process leads, else the leader's https://address, or "" while that
-    is unknown. `people`: this socket also serves people and probes without authentication, in a local run.
-    `counted`: called with one of RESULTS for each request of an agent."""
+    is unknown. `leaderless_s()`: the seconds since nobody led, or infinity if no such time is known. `people`: this
+    socket also serves people and probes without authentication, in a local run. `counted`: called with one of RESULTS
+    for each request of an agent."""
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class ControlServer:
         people: Probes | None = None,
         *,
         leader: Callable[[], str | None] = lambda: None,
+        leaderless_s: Callable[[], float] = lambda: math.inf,
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
         counted: Callable[[str], None] = lambda result: None,
@@ -103,6 +106,7 @@ class ControlServer:
         self._counted = counted
         self._people = people
         self._leader = leader
+        self._leaderless_s = leaderless_s
         self._limits = limits or Limits()
         self._buckets = Buckets(self._limits.pod_requests)
         self._pods: dict[str, dict[Connection, None]] = {}  # The connections of each pod, oldest first.
@@ -127,6 +131,8 @@ class ControlServer:
             response = _error(500, f"{type(error).__name__} in the operator: its log says more")
         if request.path.startswith("/v1/"):
             self._counted(_result(response.status))
+            if response.status != 200 and math.isfinite(leaderless_s := self._leaderless_s()):
+                response.headers[LEADERLESS_HEADER] = f"{leaderless_s:.3f}"
         if response.status not in _STRIKES or self._people is not None:
             connection.strikes = 0
             return response

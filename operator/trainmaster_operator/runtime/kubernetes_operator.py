@@ -140,6 +140,7 @@ class Replica:
         control = ControlServer(
             operator.fleet,
             leader=lambda: _leader(election),
+            leaderless_s=lambda: election.leaderless_s,
             tls=authority.tls,
             counted=lambda result: count(result).inc(),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 import threading
@@ -83,6 +84,10 @@ class Election:
     @property
     def rival_address(self) -> str:
         return self._elector.rival_address if self._elector else ""
+
+    @property
+    def leaderless_s(self) -> float:
+        return self._elector.leaderless_s if self._elector else math.inf
 
     def check(self) -> None:
         self._started.check()

@@ -5,14 +5,15 @@ is part of the status and of every directive, so that agents refuse a former lea
 deadline that it grants, this process may act; it calls `check` right before each act.
 
 A busy event loop must not lose the lease: on a cluster an Elector runs in its own thread and loop, with its own Cluster
-(election_thread.py). `leading`, `check`, `epoch` and `rival_address` only read plain attributes and may be called from
-any thread.
+(election_thread.py). `leading`, `check`, `epoch`, `rival_address` and `leaderless_s` only read plain attributes and may
+be called from any thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ LEASE_LABEL = f"{GROUP}/lease"
 """Label by which a watch selects this Lease only."""
 
 MARGIN_S = 0.01  # Seconds after a rival's lease has expired.
+
+STOPPED_AFTER = 0.85
+"""Share of a lease's duration after which a leader that did not renew it leads no more. It stops acting after two
+thirds of the duration, and until five sixths its last try to renew the lease may still succeed (see `lasting` and
+`hold`)."""
 
 
 class NotLeading(Exception):
@@ -93,9 +99,11 @@ class Leadership(Protocol):
 
 
 class _Rival(NamedTuple):
-    """A renewal by another holder, and when this process may take the lease if no further renewal follows."""
+    """A renewal by another holder, and when, if no further renewal follows, that holder has stopped and this process
+    may take the lease."""
 
     seen: tuple[str, str, str]
+    stopped_at: float
     expires_at: float
 
 
@@ -122,11 +130,18 @@ class Elector:
         self._rival: _Rival | None = None
         self._freed = asyncio.Event()
         self.rival_address = ""  # The address of the present leader; "" if there is none or it is unknown.
+        self._leaderless_at = -math.inf  # Nobody led then, as a later answer of the API server has shown.
 
     @property
     def leading(self) -> bool:
         """True while this process holds the lease."""
         return self._clock.monotonic() < self._deadline
+
+    @property
+    def leaderless_s(self) -> float:
+        """Return the seconds since nobody led, as far as this process knows from the API server; infinity if it does
+        not know of such a time. They grow while this or another process leads, and while the API server is away."""
+        return self._clock.monotonic() - self._leaderless_at
 
     def check(self) -> None:
         """Raise NotLeading if the lease has expired. It is cheap: call it right before each act that cannot be
@@ -249,7 +264,10 @@ class Elector:
             except AlreadyExists:
                 return False
             return True
-        if not self._is_free(lease["spec"], started) and not await self._holder_is_gone(lease):
+        free = self._is_free(lease["spec"], started)
+        if free or (self._rival is not None and started > self._rival.stopped_at):
+            self._leaderless_at = started
+        if not free and not await self._holder_is_gone(lease):
             self.rival_address = (lease["metadata"].get("annotations") or {}).get(ADDRESS, "")
             return False
         self.rival_address = ""
@@ -292,7 +310,10 @@ class Elector:
             return True
         seen = (holder, str(spec.get("renewTime")), str(spec.get("leaseTransitions")))
         if self._rival is None or self._rival.seen != seen:
-            self._rival = _Rival(seen, now + float(spec.get("leaseDurationSeconds") or self.settings.duration_s))
+            duration_s = float(spec.get("leaseDurationSeconds") or self.settings.duration_s)
+            # The renewal was written before its answer came, but perhaps after we asked.
+            stopped_at = self._clock.monotonic() + STOPPED_AFTER * duration_s
+            self._rival = _Rival(seen, stopped_at, now + duration_s)
         return now > self._rival.expires_at
 
     async def _renew(self) -> bool:

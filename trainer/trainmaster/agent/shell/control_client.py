@@ -13,7 +13,15 @@ import urllib.parse
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.contract.wire import SESSION_HEADER, Directive, JoinRequest, Report, decode, encode
+from trainmaster.contract.wire import (
+    LEADERLESS_HEADER,
+    SESSION_HEADER,
+    Directive,
+    JoinRequest,
+    Report,
+    decode,
+    encode,
+)
 
 _HEAD_LIMIT = 64 * 1024
 _BODY_LIMIT = 16 * 1024 * 1024
@@ -32,10 +40,11 @@ class Unreachable(Exception):
 class Refused(Exception):
     """The operator refused the request with an HTTP status such as 401, 403 or 410."""
 
-    def __init__(self, status: int, text: str, retry_after_s: float = 0.0) -> None:
+    def __init__(self, status: int, text: str, retry_after_s: float = 0.0, leaderless_s: float = math.inf) -> None:
         super().__init__(f"{status}: {text[:200]}")
         self.status = status
         self.retry_after_s = retry_after_s  # 0: the operator doesn't say when to come again
+        self.leaderless_s = leaderless_s  # since no operator led, as this one knows; infinity: it does not say
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,13 @@ class _Answer:
     def retry_after_s(self) -> float:
         seconds = self.headers.get("retry-after", "")
         return min(float(seconds), _MOST_RETRY_AFTER_S) if seconds.isdecimal() else 0.0
+
+    def leaderless_s(self) -> float:
+        try:
+            seconds = float(self.headers.get(LEADERLESS_HEADER.lower(), ""))
+        except ValueError:
+            return math.inf
+        return seconds if seconds >= 0 else math.inf
 
 
 class Access:
@@ -150,7 +166,8 @@ class Connection:
             else:
                 break
         if answer.status != 200:
-            raise Refused(answer.status, answer.text.decode(errors="replace"), answer.retry_after_s())
+            text = answer.text.decode(errors="replace")
+            raise Refused(answer.status, text, answer.retry_after_s(), answer.leaderless_s())
         access.session = answer.headers.get(SESSION_HEADER.lower(), access.session)
         try:
             return decode(Directive, answer.text)

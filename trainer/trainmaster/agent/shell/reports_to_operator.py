@@ -115,10 +115,11 @@ class Reporter:
         self._supervisor.end(ExitCode.FENCED)
         await asyncio.Event().wait()
 
-    def _heard(self, connection: Connection) -> None:
-        """Note that an operator has answered the last request of a connection."""
+    def _heard(self, connection: Connection, leaderless_s: float = 0.0) -> None:
+        """Note that a leader has answered the last request of a connection, or that an operator refused it and knows
+        that nobody led `leaderless_s` before that."""
         if self._lease is not None:
-            self._lease.renew(connection.sent_at)
+            self._lease.renew(connection.sent_at - leaderless_s)
 
     async def _keep_joined(self) -> None:
         s = self._supervisor
@@ -275,7 +276,7 @@ class Reporter:
         Urgent news do not wait if the operator is only unreachable. A fenced agent ends.
         """
         if isinstance(error, Refused):
-            self._heard(connection)
+            self._heard(connection, error.leaderless_s)
         if isinstance(error, Refused) and error.status == _GONE:
             self.fenced = True
             self._supervisor.end(ExitCode.FENCED)

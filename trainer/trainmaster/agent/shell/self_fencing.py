@@ -2,8 +2,11 @@
 
 Checkpoints of our own loop are protected by their lineage; files of a script are not. So a script's pod on a node that
 the cluster cannot reach may be replaced only when its ranks are dead. Its agent kills them when it has reached neither
-an operator nor the API server for a while, and the operator waits for longer than that. While only the operator is
-away, training continues.
+a leader nor the API server for a while, and the leader waits for longer than that. While only the operator is away,
+training continues.
+
+An operator that does not lead proves nothing by its answer, because it may be cut off together with the agent. But
+while nobody leads, nobody replaces pods, so a refusal counts if the operator knows that nobody led a short time ago.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ def api_server(env: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 class Lease:
-    """A lease that each answer of an operator renews, and so does an API server that can be reached.
+    """A lease that each answer of a leader renews, and so does an API server that can be reached.
 
     It counts from when a request was sent, not from when its answer came. The operator counts from when it answered,
     and a network that breaks and heals may deliver an answer many seconds after that.
@@ -38,7 +41,8 @@ class Lease:
         self._renewed_at = time.monotonic()
 
     def renew(self, sent_at: float) -> None:
-        """Note that a request was answered that was sent at `sent_at`, in monotonic seconds."""
+        """Note that this pod could not be replaced at `sent_at`, in monotonic seconds: a request was sent then that a
+        leader answered, or nobody led."""
         self._renewed_at = max(self._renewed_at, sent_at)
 
     async def over(self) -> str:
@@ -49,7 +53,7 @@ class Lease:
                 continue
             asked_at = time.monotonic()
             if not await self._api_answers():
-                return f"neither an operator nor the API server was reached for {LEASE_S:g} s"
+                return f"neither a leader of the operators nor the API server was reached for {LEASE_S:g} s"
             self.renew(asked_at)
 
     async def _api_answers(self) -> bool:

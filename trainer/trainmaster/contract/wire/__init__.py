@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainmaster.contract.wire.checkpoint_format import Chunk, Lineage, Manifest, Receipt, ShardFile, TensorIndex
     from trainmaster.contract.wire.message_codec import PROTOCOL, WireError, altered, decode, encode
     from trainmaster.contract.wire.messages import (
+        LEADERLESS_HEADER,
         SESSION_HEADER,
         Assignment,
         CheckpointRecord,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXIT_CODES",
+    "LEADERLESS_HEADER",
     "PROTOCOL",
     "SESSION_HEADER",
     "STALLED_AFTER_S",
@@ -83,6 +85,7 @@ _NAMES = {
     "checkpoint_format": ("Chunk", "Lineage", "Manifest", "Receipt", "ShardFile", "TensorIndex"),
     "message_codec": ("PROTOCOL", "WireError", "altered", "decode", "encode"),
     "messages": (
+        "LEADERLESS_HEADER",
         "SESSION_HEADER",
         "Assignment",
         "CheckpointRecord",

@@ -17,6 +17,9 @@ from trainmaster.contract.wire.stalled_uploads import UploadReport
 from trainmaster.contract.wire.training_times import Trained
 
 SESSION_HEADER = "Trainmaster-Session"  # in an answer: what the agent sends next time instead of its token
+LEADERLESS_HEADER = "Trainmaster-Leaderless-Seconds"
+"""In a refusal: the seconds since no operator led, as the one that refuses knows from the API server. It is missing if
+that operator knows of no such time."""
 
 
 class DirectiveState(str, Enum):
