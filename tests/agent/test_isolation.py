@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
 import pytest
@@ -54,6 +55,33 @@ def test_a_lease_that_an_operator_renews_asks_nobody_else(monkeypatch: pytest.Mo
         over.cancel()
 
     asyncio.run(main())
+
+
+def test_a_leader_that_answers_while_the_api_server_is_asked_renews_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=100.0)
+    monkeypatch.setattr(self_fencing, "time", clock)
+    monkeypatch.setattr(self_fencing, "LEASE_S", 15.0)
+    asked: list[float] = []
+
+    async def asks_in_vain() -> bool:
+        asked.append(clock.now)
+        clock.now += 2.0
+        if len(asked) == 1:
+            lease.renew(clock.now - 1.0)
+        return False
+
+    lease = self_fencing.Lease(("127.0.0.1", 1))
+    monkeypatch.setattr(lease, "_api_answers", asks_in_vain)
+    monkeypatch.setattr(self_fencing.asyncio, "sleep", passing(clock))
+    asyncio.run(lease.over())
+    assert asked == [115.0, 131.0]  # the leader answered what was sent at 116, and then nobody answered
+
+
+def passing(clock: SimpleNamespace) -> Callable[[float], Awaitable[None]]:
+    async def sleep(seconds: float) -> None:
+        clock.now += 1.0
+
+    return sleep
 
 
 def test_an_answer_that_comes_late_does_not_take_back_what_a_later_request_has_proven(

@@ -49,12 +49,16 @@ class Lease:
         """Wait until the lease has expired, and return why, for people."""
         while True:
             await asyncio.sleep(LOOK_S)
-            if time.monotonic() - self._renewed_at < LEASE_S:
+            if self._holds():
                 continue
             asked_at = time.monotonic()
-            if not await self._api_answers():
+            if await self._api_answers():
+                self.renew(asked_at)
+            elif not self._holds():  # A leader may have answered meanwhile.
                 return f"neither a leader of the operators nor the API server was reached for {LEASE_S:g} s"
-            self.renew(asked_at)
+
+    def _holds(self) -> bool:
+        return time.monotonic() - self._renewed_at < LEASE_S
 
     async def _api_answers(self) -> bool:
         with contextlib.suppress(OSError, asyncio.TimeoutError):
