@@ -11,7 +11,7 @@ from tests.planning.world import World, job_spec, opened, pending, running, scri
 from trainmaster.agent.shell import self_fencing
 from trainmaster_operator.api.job_spec import JobSpec
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
-from trainmaster_operator.planning.facts.observation import PodToCreate
+from trainmaster_operator.planning.facts.observation import EventType, PodToCreate, StandbyAnswers
 from trainmaster_operator.planning.lifecycle.job_beginning import DamagedStatus
 from trainmaster_operator.planning.placement import replaced_pods
 
@@ -211,6 +211,60 @@ def test_a_scripts_agent_that_only_the_api_server_kept_alive_is_waited_for_from_
     assert [d.grace_s for d in decision.delete] == [0.0] * removed
     if not removed:
         assert decision.requeue_after_s == pytest.approx(1.0)
+
+
+def silent_for_long(spec: JobSpec) -> World:
+    """A job with a pod on a lost node, which neither a leader nor the API server can have kept alive until now."""
+    world = running(spec)
+    world.agent(1, silent_s=60.0)
+    world.write()
+    gone = {"deleting": True, "deleting_s": 40.0, "unanswered_s": 60.0, "node_lost": True, "node_lost_s": 40.0}
+    world.pods[1] = replace(world.pods[1], node="n1", **gone)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("answers", "wait_s"),
+    [
+        (StandbyAnswers(-200.0, "standby-1"), replaced_pods.STANDBY_LOOK_S),
+        (StandbyAnswers(0.0), 20.0),
+        (StandbyAnswers(19.0), 1.0),
+        (StandbyAnswers(20.0), 0.0),
+    ],
+    ids=["a standby may answer it now", "none is known", "one may have answered lately", "none has for long"],
+)
+def test_a_scripts_agent_is_waited_for_that_a_standby_may_keep_alive(answers: StandbyAnswers, wait_s: float) -> None:
+    world = silent_for_long(script_spec())
+    world.standby_answers = answers
+    world.settle()
+    decision = world.plan()
+    assert [d.grace_s for d in decision.delete] == [0.0] * (not wait_s)
+    if wait_s:
+        assert decision.requeue_after_s == pytest.approx(wait_s)
+
+
+def test_standbys_do_not_matter_for_pods_of_our_own_loop() -> None:
+    world = silent_for_long(job_spec())
+    world.standby_answers = StandbyAnswers(-200.0, "standby-1")
+    assert [d.grace_s for d in world.plan().delete] == [0.0]
+
+
+def test_a_script_says_which_standby_it_waits_for() -> None:
+    world = silent_for_long(script_spec())
+    world.standby_answers = StandbyAnswers(-200.0, "standby-1")
+    decision = world.write()
+    (event,) = decision.events
+    assert (event.type, event.reason) == (EventType.WARNING, "StandbyCutOff")
+    assert event.message.startswith(
+        "pod job-worker-1-0 on the lost node n1 is kept, because its ranks may run: the operator's pod standby-1 does "
+        "not reach the API server"
+    )
+    told = next(c for c in world.status.conditions if c.type == "Scheduled")
+    assert (told.status, told.reason, told.message) == ("Unknown", "StandbyCutOff", event.message)
+    assert world.settle().events == ()
+    world.standby_answers = StandbyAnswers(1.0)
+    world.settle()
+    assert next(c for c in world.status.conditions if c.type == "Scheduled").reason == "PodsStarting"
 
 
 def test_a_pod_whose_sidecars_run_on_is_not_taken_for_gone() -> None:

@@ -19,6 +19,7 @@ from trainmaster_operator.planning.facts.observation import (
     PodRecord,
     Refusal,
     SaveFailed,
+    StandbyAnswers,
 )
 from trainmaster_operator.planning.plan import plan
 from trainmaster_operator.planning.status_mapping import read_status, write_status
@@ -67,6 +68,7 @@ class World:
     waiting: tuple[str, ...] = ()
     revision_lost: bool = False
     in_cluster: bool = False
+    standby_answers: StandbyAnswers = field(default_factory=StandbyAnswers)
     stores: int = 0
     unheard: frozenset[int] = frozenset()  # slots whose agents have not heard that their round is over
 
@@ -94,6 +96,7 @@ class World:
             in_cluster=self.in_cluster,
             leading_s=self.leading_s,
             report_interval_s=self.report_interval_s,
+            standby_answers=self.standby_answers,
         )
 
     def plan(self) -> Decision:

@@ -178,6 +178,38 @@ def test_two_replicas_are_both_ready_one_leads_and_the_other_takes_over_at_once(
     asyncio.run(main())
 
 
+def test_a_standby_keeps_the_ranks_of_scripts_alive_while_the_api_server_is_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with replicas(tmp_path, "one", "two", arguments=("--lease-seconds", "3")) as (server, one, two):
+            server.store.create(JOB, job())
+            await until(lambda: is_there(server, CONFIG_MAP, "space", "trainmaster-ca"), "agents can trust operators")
+            trusted = bundle(server)
+            await until(lambda: is_there(server, LEASE, SPACE, "two-standby"), "the standby has a Lease")
+            first = server.store.find(LEASE, SPACE, "two-standby")["spec"]["renewTime"]
+            await until(
+                lambda: server.store.find(LEASE, SPACE, "two-standby")["spec"]["renewTime"] != first, "it is renewed"
+            )
+            assert LEADERLESS_HEADER not in (await two.join(trusted))[2]
+            server.broken = True
+            server.cut()
+
+            async def vouches() -> bool:
+                code, _, headers = await two.join(trusted)
+                return (code, headers.get(LEADERLESS_HEADER)) == (421, "0.000")
+
+            await until(vouches, "the standby vouches for agents")
+            assert await one.process.wait() == 1
+            assert await vouches()
+            server.broken = False
+            await until(lambda: holder(server) == "two", "the standby leads")
+            await until(
+                lambda: server.store.find(LEASE, SPACE, "two-standby")["spec"]["holderIdentity"] == "",
+                "it is a standby no more",
+            )
+
+    asyncio.run(main())
+
+
 def test_a_replica_whose_lease_was_taken_ends_and_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         async with replicas(tmp_path, "one") as (server, one):

@@ -87,9 +87,9 @@ class Probes:
 
 class ControlServer:
     """Serves agents. `leader()`: None while this process leads, else the leader's https://address, or "" while that
-    is unknown. `leaderless_s()`: the seconds since nobody led, or infinity if no such time is known. `people`: this
-    socket also serves people and probes without authentication, in a local run. `counted`: called with one of RESULTS
-    for each request of an agent."""
+    is unknown. `leaderless_s()`: the value of LEADERLESS_HEADER, or infinity for none. `people`: this socket also
+    serves people and probes without authentication, in a local run. `counted`: called with one of RESULTS for each
+    request of an agent."""
 
     def __init__(
         self,

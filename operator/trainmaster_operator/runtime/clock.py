@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timezone
 from typing import Protocol
 
 
@@ -26,3 +27,8 @@ class RealClock:
 
     def now(self) -> float:
         return time.time()
+
+
+def micro_time(now: float) -> str:
+    """Return a time in seconds since 1970 as metav1.MicroTime."""
+    return datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -140,7 +140,7 @@ class Replica:
         control = ControlServer(
             operator.fleet,
             leader=lambda: _leader(election),
-            leaderless_s=lambda: election.leaderless_s,
+            leaderless_s=lambda: _leaderless_s(election),
             tls=authority.tls,
             counted=lambda result: count(result).inc(),
         )
@@ -235,6 +235,12 @@ def _leader(election: Election) -> str | None:
     return f"https://{address}" if address else ""
 
 
+def _leaderless_s(election: Election) -> float:
+    """Return the seconds since no leader can have replaced the agent of a script that gets an answer of this process
+    now; infinity if no such time is known."""
+    return 0.0 if election.vouches else election.leaderless_s
+
+
 def _lease(options: argparse.Namespace) -> LeaseSettings:
     return replace(
         lasting(options.lease_seconds),
@@ -242,6 +248,7 @@ def _lease(options: argparse.Namespace) -> LeaseSettings:
         watch=True,
         address=_address(options),
         pod_uid=options.pod_uid,
+        standbys=True,
     )
 
 

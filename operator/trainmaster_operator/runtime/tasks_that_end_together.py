@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 
@@ -15,6 +16,18 @@ async def until_one_ends(*works: Coroutine[Any, Any, Any]) -> None:
         for task in tasks:
             if task.done():
                 task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def running(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run works that never end by themselves until the body of the `async with` statement ends."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        yield
     finally:
         for task in tasks:
             task.cancel()

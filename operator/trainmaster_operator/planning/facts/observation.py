@@ -129,6 +129,15 @@ class OperatorAbsence:
 
 
 @dataclass(frozen=True)
+class StandbyAnswers:
+    """What standbys of the operator may have told the agents of scripts while they did not reach the API server."""
+
+    # Seconds since such an answer may last have kept ranks alive. Negative: seconds until none does any more.
+    ended_s: float = float("inf")
+    standby: str = ""  # If negative: the identity of the standby, which is the name of its pod.
+
+
+@dataclass(frozen=True)
 class NewPlaces:
     """Signs that a cluster makes room for a job whose pods wait: seconds since the newest sign of each kind."""
 
@@ -164,6 +173,7 @@ class Observation:
     # Seconds for which this leader has led. Silence counts only after this leader has heard an agent.
     leading_s: float = 0.0
     absence: OperatorAbsence | None = None  # The absence before this leader began to lead.
+    standby_answers: StandbyAnswers = field(default_factory=StandbyAnswers)
 
 
 class EventType(str, Enum):
@@ -239,4 +249,5 @@ __all__ = [
     "PodToDelete",
     "Refusal",
     "SaveFailed",
+    "StandbyAnswers",
 ]

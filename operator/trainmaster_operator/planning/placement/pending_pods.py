@@ -14,14 +14,17 @@ from trainmaster_operator.planning.facts.view import View
 from trainmaster_operator.planning.job_conditions import not_known_to_be_scheduled
 from trainmaster_operator.planning.lifecycle import job_ending
 from trainmaster_operator.planning.liveness import silent_agents
-from trainmaster_operator.planning.placement import scheduling_gates
+from trainmaster_operator.planning.placement import replaced_pods, scheduling_gates
 from trainmaster_operator.planning.placement.gang_release import SCHEDULED
 
 MESSAGE = 900  # Maximum number of characters in a condition's message.
 AGENTS_SILENT = "AgentsSilent"
 """The reason of condition Scheduled, whose status is then Unknown, if pods run but the operator does not hear their
 agents."""
+STANDBY_CUT_OFF = "StandbyCutOff"
+"""The same if a script's pod on a lost node is kept, because a standby of the operator may answer its agent."""
 
+_UNKNOWN = (AGENTS_SILENT, STANDBY_CUT_OFF)
 _NOT_CREATED = "can't be created"
 
 _CAUSES = {
@@ -89,6 +92,13 @@ def silence(view: View) -> str:
     )
 
 
+def _unknown(view: View) -> tuple[str, str]:
+    """Return the reason and message of condition Scheduled while no pod has an obstacle; "" as message if there is
+    nothing to say."""
+    words = replaced_pods.waits_for_a_standby(view)
+    return (STANDBY_CUT_OFF, words) if words else (AGENTS_SILENT, silence(view))
+
+
 def report_obstacle(view: View) -> Change | None:
     """Emit an event as soon as a new obstacle keeps pods from running, or keeps the agents of running pods from the
     operator. `update` writes the condition itself."""
@@ -97,9 +107,9 @@ def report_obstacle(view: View) -> Change | None:
     found = obstacle(view)
     known = known_condition(view.status, SCHEDULED)
     if found is None:
-        words = silence(view)
-        told = known is not None and known.reason == AGENTS_SILENT
-        return changed(view.status, warning(AGENTS_SILENT, words)) if words and not told else None
+        reason, words = _unknown(view)
+        told = known is not None and known.reason == reason
+        return changed(view.status, warning(reason, words)) if words and not told else None
     if known is not None and (known.status, known.reason) == ("False", found.reason):
         return None
     event = normal if found.reason == scheduling_gates.GATED else warning
@@ -138,10 +148,10 @@ def _without_obstacle(view: View, status: JobState) -> JobState:
     unknown = not_known_to_be_scheduled(status.observedGeneration, view.now)
     if known is not None and known.status == unknown.status:
         unknown = unknown.model_copy(update={"lastTransitionTime": known.lastTransitionTime})
-    words = silence(view)
+    reason, words = _unknown(view)
     if words:
-        unknown = unknown.model_copy(update={"reason": AGENTS_SILENT, "message": words[:MESSAGE]})
-    elif known is None or (known.reason != AGENTS_SILENT and not _have_been_created(view, known)):
+        unknown = unknown.model_copy(update={"reason": reason, "message": words[:MESSAGE]})
+    elif known is None or (known.reason not in _UNKNOWN and not _have_been_created(view, known)):
         return status
     return status if unknown == known else status.model_copy(update={"conditions": first_of(status, unknown)})
 

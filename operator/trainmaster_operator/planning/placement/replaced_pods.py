@@ -16,8 +16,16 @@ has ended, so no other pod gets them."""
 
 SCRIPT_FORCE_AFTER_S = 20.0
 """The same for a script's pod on a node that does not answer the cluster, counted from the last answer of a leader
-to its agent. Within this time the isolated agent has ended its ranks: it takes at most 18 s
-(`trainmaster.agent.shell.self_fencing`), and two more seconds are for the end of the processes."""
+to its agent, or of a standby that was cut off and may have answered it. Within this time the isolated agent has ended
+its ranks: it takes at most 18 s (`trainmaster.agent.shell.self_fencing`), and two more seconds are for the end of the
+processes."""
+
+STANDBY_VOUCHES_S = 300.0
+"""Seconds for which the answers of a standby of the operator keep a script's ranks alive, counted from the last time
+that the API server heard the standby."""
+
+STANDBY_LOOK_S = 2.0
+"""Seconds between looks at such a standby: the API server may hear it again before that time is over."""
 
 LOST_FOR_S = 10.0
 """An agent that no operator answers keeps its ranks as long as it reaches the API server. The cluster calls a node lost
@@ -41,7 +49,7 @@ def stale(view: View) -> tuple[PodToDelete, ...]:
         if pod.slot < view.slots and pod.incarnation > view.incarnations[pod.slot]:
             continue  # The pod belongs to a newer status than this one; the next pass will read it.
         ended = pod.phase in ENDED and not pod.lingers
-        lost = pod.node_lost and (not view.scripted or _script_left_s(pod) <= 0)
+        lost = pod.node_lost and (not view.scripted or max(_script_left_s(pod), _standby_left_s(view)) <= 0)
         grace: float | None
         if ended or lost or ignored(pod):
             grace = 0.0
@@ -72,14 +80,47 @@ def ignored(pod: PodRecord) -> bool:
 def stale_due_s(view: View) -> float | None:
     """Return the seconds until a pod whose end is not confirmed is removed, or until its replacement no longer
     waits; None if there is none."""
-    waits = [
-        _script_left_s(pod) if view.scripted else PATIENCE_S - pod.deleting_s for pod in view.others if pod.deleting
-    ]
+    waits = [_script_due_s(view, pod) if view.scripted else PATIENCE_S - pod.deleting_s for pod in _deleting(view)]
     return min((wait for wait in waits if wait > 0), default=None)
 
 
+def waits_for_a_standby(view: View) -> str:
+    """Return a sentence if a script's pod on a lost node is kept only because a standby that the API server does not
+    hear may answer its agent; else ""."""
+    answers = view.observed.standby_answers
+    if not view.scripted or not answers.standby:
+        return ""
+    for pod in _deleting(view):
+        if pod.node_lost and _script_left_s(pod) <= 0:
+            return (
+                f"pod {pod.name} on the lost node {pod.node} is kept, because its ranks may run: the operator's pod "
+                f"{answers.standby} does not reach the API server and may answer the agent of {pod.name}, for at most "
+                f"{STANDBY_VOUCHES_S:g} s. The ranks start after that. If the machine of {answers.standby} is off, "
+                f"delete that pod by force, or its Node object, and the ranks start {SCRIPT_FORCE_AFTER_S:g} s later"
+            )
+    return ""
+
+
+def _deleting(view: View) -> list[PodRecord]:
+    return [pod for pod in view.others if pod.deleting]
+
+
+def _script_due_s(view: View, pod: PodRecord) -> float:
+    """Return the seconds until it is worth to look again at whether a script's pod is removed."""
+    left = max(_script_left_s(pod), _standby_left_s(view))
+    if pod.node_lost and view.observed.standby_answers.standby:
+        return min(left, max(_script_left_s(pod), STANDBY_LOOK_S))
+    return left
+
+
+def _standby_left_s(view: View) -> float:
+    """Return the seconds until no answer of a standby can keep the ranks on a lost node alive."""
+    return SCRIPT_FORCE_AFTER_S - view.observed.standby_answers.ended_s
+
+
 def _script_left_s(pod: PodRecord) -> float:
-    """Return the seconds until a script's ranks in this pod are sure to be dead, if its node stays lost."""
+    """Return the seconds until a script's ranks in this pod are sure to be dead, if its node stays lost and no standby
+    answers its agent."""
     return max(SCRIPT_FORCE_AFTER_S - _unanswered_s(pod), LOST_FOR_S - pod.node_lost_s)
 
 

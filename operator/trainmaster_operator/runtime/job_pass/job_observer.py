@@ -85,6 +85,7 @@ class JobObserver:
             deleting=record.deleting,
             epoch=self._leader.epoch,
             absence=self._leader.absence,
+            standby_answers=self._leader.standby_answers,
             pods=pods if self._troubles is None else self._troubles.add_reasons(record.key, pods),
             agents=agents,
             checkpoint=self._fleet.checkpoint(record.key),

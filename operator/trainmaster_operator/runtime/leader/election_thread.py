@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from trainmaster_operator.cluster.port import Cluster
-from trainmaster_operator.planning.facts.observation import OperatorAbsence
+from trainmaster_operator.planning.facts.observation import OperatorAbsence, StandbyAnswers
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.leader.lease import Elector, LeaseSettings, NotLeading
 
@@ -88,6 +88,14 @@ class Election:
     @property
     def leaderless_s(self) -> float:
         return self._elector.leaderless_s if self._elector else math.inf
+
+    @property
+    def vouches(self) -> bool:
+        return self._elector is not None and self._elector.vouches
+
+    @property
+    def standby_answers(self) -> StandbyAnswers:
+        return self._started.standby_answers
 
     def check(self) -> None:
         self._started.check()

@@ -5,8 +5,8 @@ is part of the status and of every directive, so that agents refuse a former lea
 deadline that it grants, this process may act; it calls `check` right before each act.
 
 A busy event loop must not lose the lease: on a cluster an Elector runs in its own thread and loop, with its own Cluster
-(election_thread.py). `leading`, `check`, `epoch`, `rival_address` and `leaderless_s` only read plain attributes and may
-be called from any thread.
+(election_thread.py). `leading`, `check`, `epoch`, `rival_address`, `leaderless_s`, `vouches` and `standby_answers` only
+read plain attributes and may be called from any thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from trainmaster_operator.api.api_group import GROUP
@@ -34,8 +34,10 @@ from trainmaster_operator.cluster.port import (
     NotFound,
     Object,
 )
-from trainmaster_operator.planning.facts.observation import OperatorAbsence
-from trainmaster_operator.runtime.clock import Clock
+from trainmaster_operator.planning.facts.observation import OperatorAbsence, StandbyAnswers
+from trainmaster_operator.runtime.clock import Clock, micro_time
+from trainmaster_operator.runtime.leader.standbys import Standby, Standbys
+from trainmaster_operator.runtime.tasks_that_end_together import running
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ class LeaseSettings:
     watch: bool = False  # Watch the lease while waiting, so that a released lease is noticed at once.
     address: str = ""  # host:port of this process's control channel.
     pod_uid: str = ""  # The uid of the pod in which this process runs, and whose name is its identity.
+    standbys: bool = False  # Standbys renew Leases of their own, which the leader reads (see standbys.py).
 
 
 def lasting(duration_s: float) -> LeaseSettings:
@@ -91,6 +94,8 @@ class Leadership(Protocol):
     def leading(self) -> bool: ...
     @property
     def absence(self) -> OperatorAbsence | None: ...
+    @property
+    def standby_answers(self) -> StandbyAnswers: ...
     def check(self) -> None: ...
     async def acquire(self) -> int: ...
     async def hold(self) -> None: ...
@@ -131,6 +136,8 @@ class Elector:
         self._freed = asyncio.Event()
         self.rival_address = ""  # The address of the present leader; "" if there is none or it is unknown.
         self._leaderless_at = -math.inf  # Nobody led then, as a later answer of the API server has shown.
+        self._standby = Standby(cluster, clock, identity, self.settings)
+        self._standbys = Standbys(cluster, clock, identity, self.settings)
 
     @property
     def leading(self) -> bool:
@@ -143,6 +150,18 @@ class Elector:
         not know of such a time. They grow while this or another process leads, and while the API server is away."""
         return self._clock.monotonic() - self._leaderless_at
 
+    @property
+    def vouches(self) -> bool:
+        """True if this process waits for the lease and its answers keep the ranks of scripts alive, because the API
+        server has not answered it for some seconds."""
+        return self._standby.vouches
+
+    @property
+    def standby_answers(self) -> StandbyAnswers:
+        """Return what other processes that wait for the lease may have told agents while the API server did not answer
+        them."""
+        return self._standbys.answers() if self.settings.standbys else StandbyAnswers()
+
     def check(self) -> None:
         """Raise NotLeading if the lease has expired. It is cheap: call it right before each act that cannot be
         undone."""
@@ -151,28 +170,26 @@ class Elector:
 
     async def acquire(self) -> int:
         """Wait until this process holds the lease. Return the epoch."""
-        watching = asyncio.create_task(self._watch()) if self.settings.watch else None
-        try:
+        watches = [self._watch()] if self.settings.watch else []
+        renewals = [self._standby.run()] if self.settings.standbys else []
+        async with running(*watches, *renewals):
             while not await self._attempt(self._try_acquire):
                 wait_s = self.settings.retry_s * (1 + 0.2 * self._random.random())
                 if self.settings.watch and self._rival is not None:
                     left_s = self._rival.expires_at - self._clock.monotonic()
                     wait_s = min(wait_s, left_s + MARGIN_S) if left_s > 0 else wait_s
                 await self._until_freed(wait_s)
-        finally:
-            if watching is not None:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
         log.info("%s leads in epoch %d", self.identity, self.epoch)
         return self.epoch
 
     async def hold(self) -> None:
         """Renew the lease until it is lost, then raise NotLeading."""
         renewed = True
-        while True:
-            await asyncio.sleep(self.settings.retry_s if renewed else self.settings.retry_s / 4)
-            renewed = await self._attempt(self._renew)
-            self.check()
+        async with running(*([self._standbys.follow()] if self.settings.standbys else ())):
+            while True:
+                await asyncio.sleep(self.settings.retry_s if renewed else self.settings.retry_s / 4)
+                renewed = await self._attempt(self._renew)
+                self.check()
 
     async def outgrow(self, epoch: int) -> None:
         """Raise our epoch above one that was found in a status or at an agent. Raise NotLeading if it belongs to a
@@ -264,6 +281,7 @@ class Elector:
             except AlreadyExists:
                 return False
             return True
+        self._standby.hear()
         free = self._is_free(lease["spec"], started)
         if free or (self._rival is not None and started > self._rival.stopped_at):
             self._leaderless_at = started
@@ -363,8 +381,8 @@ class Elector:
 
     def _timestamp(self) -> str:
         """Return the present time as metav1.MicroTime."""
-        return datetime.fromtimestamp(self._clock.now(), timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return micro_time(self._clock.now())
 
 
-def _seconds(micro_time: str) -> float:
-    return datetime.fromisoformat(micro_time.replace("Z", "+00:00")).timestamp()
+def _seconds(timestamp: str) -> float:
+    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()

@@ -44,7 +44,7 @@ class Refused(Exception):
         super().__init__(f"{status}: {text[:200]}")
         self.status = status
         self.retry_after_s = retry_after_s  # 0: the operator doesn't say when to come again
-        self.leaderless_s = leaderless_s  # since no operator led, as this one knows; infinity: it does not say
+        self.leaderless_s = leaderless_s  # see LEADERLESS_HEADER; infinity: the operator does not say
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class Reporter:
 
     def _heard(self, connection: Connection, leaderless_s: float = 0.0) -> None:
         """Note that a leader has answered the last request of a connection, or that an operator refused it and knows
-        that nobody led `leaderless_s` before that."""
+        that this pod could not be replaced `leaderless_s` before that."""
         if self._lease is not None:
             self._lease.renew(connection.sent_at - leaderless_s)
 

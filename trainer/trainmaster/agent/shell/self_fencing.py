@@ -5,8 +5,9 @@ the cluster cannot reach may be replaced only when its ranks are dead. Its agent
 a leader nor the API server for a while, and the leader waits for longer than that. While only the operator is away,
 training continues.
 
-An operator that does not lead proves nothing by its answer, because it may be cut off together with the agent. But
-while nobody leads, nobody replaces pods, so a refusal counts if the operator knows that nobody led a short time ago.
+An operator that does not lead proves nothing by its answer alone, because it may be cut off together with the agent.
+Its refusal counts if it knows that nobody led a short time ago, because then nobody replaced pods. It also counts while
+that operator does not reach the API server, for a limited time for which each leader waits.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Lease:
         self._renewed_at = time.monotonic()
 
     def renew(self, sent_at: float) -> None:
-        """Note that this pod could not be replaced at `sent_at`, in monotonic seconds: a request was sent then that a
-        leader answered, or nobody led."""
+        """Note that this pod could not be replaced at `sent_at`, in monotonic seconds: a request was sent then that an
+        operator answered with which each leader reckons, or nobody led."""
         self._renewed_at = max(self._renewed_at, sent_at)
 
     async def over(self) -> str:

@@ -18,8 +18,8 @@ from trainmaster.contract.wire.training_times import Trained
 
 SESSION_HEADER = "Trainmaster-Session"  # in an answer: what the agent sends next time instead of its token
 LEADERLESS_HEADER = "Trainmaster-Leaderless-Seconds"
-"""In a refusal: the seconds since no operator led, as the one that refuses knows from the API server. It is missing if
-that operator knows of no such time."""
+"""In a refusal: the seconds since no operator led, as the one that refuses knows from the API server, or 0 if it does
+not reach the API server and each leader waits until it has stopped answering so. It is missing if neither holds."""
 
 
 class DirectiveState(str, Enum):
