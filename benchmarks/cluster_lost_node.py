@@ -9,6 +9,7 @@ is removed, so it may be scheduled and running by then.
 
 The operator that leads is on another node, unless `--lose-leader` is given: then its node is the one that is lost. A
 new leader can't know when the last one answered the lost agent, so it counts the proof's time from its own beginning.
+No standby is on the node that is lost: for one that is, the leader waits for five minutes.
 
 known       from the plug until the cluster says that the node is lost
 removed     until the pod of the lost node has no object any more: until its ranks are sure to be dead
@@ -79,6 +80,21 @@ def place_leader(installation: Installation, node: str, there: bool) -> None:
         raise SystemExit(f"no operator can lead {'on' if there else 'outside of'} {node}")
 
 
+def move_standbys(installation: Installation, node: str) -> None:
+    """See that no operator but the one that leads is on the node."""
+    leader = installation.leader()
+    names = [str(pod["metadata"]["name"]) for pod in installation.replicas()]
+    there = [name for name in names if name != leader and installation.node_of(name) == node]
+    installation.kube.kubectl("cordon", node)
+    try:
+        for name in there:
+            installation.kube.delete("Pod", name, NAMESPACE)
+        installation.wait_old_ended()
+        installation.wait_ready()
+    finally:
+        installation.kube.kubectl("uncordon", node)
+
+
 def sample(world: World, machine: Own, ranks: int, lose_leader: bool = False) -> dict[str, float]:
     """Lose the node of one pod, and return the seconds of each phase."""
     kube = world.kube
@@ -89,6 +105,7 @@ def sample(world: World, machine: Own, ranks: int, lose_leader: bool = False) ->
     lost, successor = world.pod(slot), f"job-worker-{slot}-"
     node, uid = world.node_of(lost), kube.get("Pod", lost, world.namespace)["metadata"]["uid"]
     place_leader(world.installation, node, lose_leader)
+    move_standbys(world.installation, node)
     world.wait_step(600, limit_s=240)  # The agents have found the leader again.
 
     def new() -> Object | None:
