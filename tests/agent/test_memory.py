@@ -151,12 +151,16 @@ def test_a_device_tells_what_tensors_take(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_record_of_an_older_rank_has_no_peaks() -> None:
     record = ProgressRecord.create(1, 0)
     record.write(Progress(rss_bytes=7, eval_total_ns=5, rss_peak_bytes=8, device_peak_bytes=9, device_limit_bytes=10))
-    told = ProgressRecord.open(os.dup(record.fd)).read()
+    older = ProgressRecord.open(os.dup(record.fd))
+    told = older.read()
     assert (told.rss_peak_bytes, told.device_peak_bytes, told.device_limit_bytes) == (8, 9, 10)
     # An older one fills the record with zeros behind what it knows, as a new record has them.
-    fresh = ProgressRecord.create(1, 0).read()
+    new = ProgressRecord.create(1, 0)
+    fresh = new.read()
     assert (fresh.rss_peak_bytes, fresh.device_peak_bytes, fresh.device_limit_bytes) == (0, 0, 0)
     assert told.eval_total_ns == 5
+    for made in (record, older, new):
+        made.close()
 
 
 @pytest.mark.processes
