@@ -47,7 +47,10 @@ def increase(name: str, matchers: str, window: str = "$__range") -> str:
     the series of its first lead: `increase()` of each series would count once more what happened under another leader.
     """
     labels = ", ".join(filter(None, ("namespace", "job", OWN_LABELS.get(name))))
-    return f"increase((max by ({labels}) (trainmaster_job_{name}{{{matchers}}}))[{window}:])"
+    counter = f"trainmaster_job_{name}{{{matchers}}}"
+    if window == "$__range":  # It may be so short that a subquery, with a point each minute, would have none.
+        return f"increase({counter}[$__range])"
+    return f"increase((max by ({labels}) ({counter}))[{window}:])"
 
 
 def grown(name: str, matchers: str, by: str = "", window: str = "$__range") -> str:
