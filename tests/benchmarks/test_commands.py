@@ -24,9 +24,10 @@ from tests.trainer.ranks import Ranks
 
 LIMIT_S = 20.0
 PROGRAM = """
-import sys
+import signal, sys
 from pathlib import Path
 from benchmarks import commands
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in a shell's background is started without
 commands.run(sys.argv[2:], {}, Path(sys.argv[1]), 600.0)
 """
 FORKS = """

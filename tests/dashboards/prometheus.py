@@ -162,7 +162,9 @@ def serving(
         "static_configs": [{"targets": [at], "labels": dict(labels)} for at, labels in (targets or {}).items()],
     }
     config = folder / "prometheus.yaml"
-    config.write_text(yaml.safe_dump({"scrape_configs": [scrape] if targets else []}))
+    # The points of a subquery lie as far apart as rules are evaluated: as often as it scrapes, as is usual.
+    rules = {"evaluation_interval": scrape["scrape_interval"]}
+    config.write_text(yaml.safe_dump({"global": rules, "scrape_configs": [scrape] if targets else []}))
     command = [
         str(program("prometheus")),
         f"--config.file={config}",

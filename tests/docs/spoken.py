@@ -127,7 +127,7 @@ def _makefile() -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _of_python(arguments: Sequence[str]) -> Iterator[str]:
-    if not arguments or arguments[0] == "-c":
+    if not arguments or arguments[0] == "-c" or arguments == ["-m"]:
         return
     if arguments[0] != "-m":
         if not (ROOT / arguments[0]).is_file():

@@ -181,10 +181,12 @@ def test_the_sitecustomize_of_a_job_runs_in_each_rank_of_each_round(
         "    with open('customized/ranks', 'a') as file:\n"
         "        file.write(os.environ['TORCHELASTIC_RESTART_COUNT'] + os.environ['RANK'] + ' ')\n"
     )
-    # It needs no torch: rank 1 kills itself once, and rank 0 waits until it is ended for that.
+    # It needs no torch: rank 1 kills itself once, when rank 0 has begun, which waits until it is ended for that.
     (tmp_path / "dies.py").write_text(
-        "import os, signal\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
-        "    if os.environ['RANK'] == '1':\n        os.kill(os.getpid(), signal.SIGKILL)\n    signal.pause()\n"
+        "import os, signal, time\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    if os.environ['RANK'] == '1':\n"
+        "        while '00' not in open('customized/ranks').read():\n            time.sleep(0.01)\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n    signal.pause()\n"
     )
     run_program(tmp_path, ["env", f"PYTHONPATH={customized}", "torchrun", "dies.py"])
     assert set((customized / "ranks").read_text().split()) == {"00", "01", "10", "11"}
