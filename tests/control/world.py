@@ -22,7 +22,7 @@ from trainmaster_operator.manifests.agent_identity import AUDIENCE
 from trainmaster_operator.manifests.job_pod import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.facts.job_state import JobState
-from trainmaster_operator.planning.facts.observation import Decision
+from trainmaster_operator.planning.facts.observation import Decision, StandbyAnswers
 from trainmaster_operator.planning.status_mapping import read_status, write_status
 from trainmaster_operator.runtime.authenticators import PodTokens
 from trainmaster_operator.runtime.clock import Clock, RealClock
@@ -107,6 +107,7 @@ class Place:
     """Who leads is the test's decision."""
 
     absence = None
+    standby_answers = StandbyAnswers()
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
