@@ -278,6 +278,7 @@ class LeadingInstallation:
     def __init__(self) -> None:
         self.kube = self
         self.nodes = {"operator-1": "node1", "operator-2": "node2"}
+        self.said: list[str] = []
 
     def leader(self, limit_s: float = 60.0, other_than: str = "") -> str:
         return next(iter(self.nodes))
@@ -285,8 +286,18 @@ class LeadingInstallation:
     def node_of(self, replica: str) -> str:
         return self.nodes[replica]
 
+    def replicas(self) -> list[Object]:
+        return [{"metadata": {"name": name}} for name in self.nodes]
+
     def delete(self, kind: str, name: str, namespace: str = "") -> None:
+        self.said.append(f"delete {name}")
         del self.nodes[name]
+
+    def kubectl(self, *words: str) -> None:
+        self.said.append(" ".join(words))
+
+    def wait_old_ended(self) -> None:
+        pass
 
     def wait_ready(self) -> None:
         pass
@@ -298,6 +309,13 @@ def test_the_leader_is_moved_only_where_it_is_on_the_wrong_node(node: str, there
     cluster_lost_node.place_leader(cast(Installation, installation), node, there)
     assert len(installation.nodes) == left
     assert (installation.node_of(installation.leader()) == node) is there
+
+
+@pytest.mark.parametrize(("node", "deleted"), [("node1", []), ("node2", ["delete operator-2"])])
+def test_no_standby_stays_on_the_node_that_will_be_lost(node: str, deleted: list[str]) -> None:
+    installation = LeadingInstallation()
+    cluster_lost_node.move_standbys(cast(Installation, installation), node)
+    assert installation.said == [f"cordon {node}", *deleted, f"uncordon {node}"]
 
 
 def test_a_benchmark_says_that_no_operator_is_where_one_has_to_lead() -> None:
