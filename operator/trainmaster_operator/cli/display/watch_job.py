@@ -24,6 +24,7 @@ from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.runtime.cache.cache_records import job_key, owning_job, pod_entry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
+from trainmaster_operator.runtime.tasks_that_end_together import until_one_ends
 
 OPERATOR_LOOK_S = 10.0  # Seconds between two checks who leads.
 SILENT_FAILURES = 4  # Failures of a list or a watch in succession that are not reported.
@@ -83,22 +84,15 @@ class _Follower:
         """Show the job until it has ended. Return the exit code. Raise OSError if the display cannot be written."""
         self._display.start()
         works = (self._jobs.run(), self._pods.run(), self._draw(), self._look_for_operator())
-        looking = asyncio.create_task(self._look())
-        tasks = [looking, *(asyncio.create_task(work) for work in works)]
         try:
             # Of the others, each ends only by an error, for example because nothing reads the output any more.
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            return looking.result()
+            code: int = await until_one_ends(self._look(), *works)
+            return code
         except asyncio.CancelledError:
             again = f"trainmaster status {self._key.name} -n {self._key.namespace} --watch"
             self._display.tell(News("leaving", f"the job continues; `{again}` shows it again"))
             raise
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self._display.stop()
 
     async def _look(self) -> int:

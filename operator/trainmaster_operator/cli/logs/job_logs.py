@@ -27,6 +27,7 @@ from trainmaster_operator.cluster.port import JOB, POD, ApiError, Invalid, NotFo
 from trainmaster_operator.control.open_files import allow_more_files
 from trainmaster_operator.runtime.cache.cache_records import job_key
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
+from trainmaster_operator.runtime.tasks_that_end_together import until_one_ends
 
 AT_ONCE = 16  # Number of logs that are fetched at the same time.
 OTHER_FILES = 64  # Files and connections that the command may yet open besides one for each log.
@@ -181,17 +182,13 @@ class Follower:
 
     async def run(self) -> None:
         """Follow until the job has ended. Raise OSError if the lines cannot be written."""
-        works = (self._follow(), self._jobs.run(), self._pods.run(), self._write_held())
-        tasks = [asyncio.create_task(work) for work in works]
         try:
             # Of the others, each ends only by an error, for example because nothing reads the output any more.
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await until_one_ends(self._follow(), self._jobs.run(), self._pods.run(), self._write_held())
         finally:
-            for task in [*tasks, *self._streams.values()]:
-                task.cancel()
-            await asyncio.gather(*tasks, *self._streams.values(), return_exceptions=True)
+            for stream in self._streams.values():
+                stream.cancel()
+            await asyncio.gather(*self._streams.values(), return_exceptions=True)
             self._flush(float("inf"))
 
     async def _follow(self) -> None:
