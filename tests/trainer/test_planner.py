@@ -110,6 +110,26 @@ def test_the_nearest_numbers_of_ranks_are_found() -> None:
     assert [n for n in range(below, above + 1) if any(legal(job, n))] == [below, above]
 
 
+def test_far_above_what_a_model_allows_a_power_of_two_is_found_and_no_thousands_are_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = config(batch=4, micro=4)
+    legal_ones = [n for n in range(1, 1000) if any(legal(job, n))]
+    power = max(n for n in legal_ones if n.bit_count() == 1)
+    asked: list[int] = []
+    find = layouts._any
+
+    def counting(job: TrainingConfig, ranks: int) -> bool:
+        asked.append(ranks)
+        return find(job, ranks)
+
+    monkeypatch.setattr(layouts, "_any", counting)
+    assert max(legal_ones) + layouts.NEAR < 900
+    assert nearest(job, 900) == [power]
+    assert len(asked) <= 2 * layouts.NEAR + 10
+    assert max(asked) <= 900 + layouts.NEAR
+
+
 def test_of_thousands_of_products_only_those_that_divide_the_batch_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
     allowed = layouts._allowed

@@ -21,6 +21,9 @@ from trainmaster_operator.planning.facts.counted_nouns import counted
 KINDS_OF_RECOMPUTATION = 3
 """How many kinds the planner compares with `--recompute all`."""
 
+MOST_RANKS = 1_000_000
+"""A number of ranks above it can have so many products of degrees that listing them takes minutes or hours."""
+
 
 @dataclass(frozen=True)
 class PlanOptions:
@@ -55,6 +58,12 @@ def plan(options: PlanOptions) -> int:
         )
     trainer_process.check_installed("plan")
     ranks = workers.replicas * workers.ranksPerPod if options.ranks is None else options.ranks
+    if ranks > MOST_RANKS:
+        raise Refusal(
+            f"--ranks {ranks}: layouts are listed of at most {MOST_RANKS} ranks"
+            if options.ranks
+            else f"the job's number of ranks {ranks}: layouts are listed of at most {MOST_RANKS} ranks; set --ranks"
+        )
     count = _count_layouts(config, ranks) * (KINDS_OF_RECOMPUTATION if options.all_recompute else 1)
     sys.stderr.write(_announcement(options, count, ranks))
     sys.stderr.flush()
@@ -109,9 +118,19 @@ def _count_layouts(config: TrainingSpec, ranks: int) -> int:
     legal: Callable[..., Any] = layouts.legal
     count = sum(1 for _ in legal(config, ranks))
     if not count:
-        near = " and ".join(map(str, layouts.nearest(config, ranks)))
         raise Refusal(
-            f"--ranks {ranks}: the job's model and batch have no layout for this number of ranks; the nearest numbers "
-            f"that have one are {near}"
+            f"--ranks {ranks}: the job's model and batch have no layout for this number of ranks; "
+            + _others(layouts.nearest(config, ranks))
         )
     return count
+
+
+def _others(near: list[int]) -> str:
+    """Return a clause that names numbers of ranks that have a layout."""
+    match near:
+        case []:
+            return "nor have the numbers near it"
+        case [one]:
+            return f"{one} has one"
+        case _:
+            return f"the nearest numbers that have one are {' and '.join(map(str, near))}"

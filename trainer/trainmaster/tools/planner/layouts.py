@@ -6,10 +6,10 @@ product of degrees, as in a rank before it builds anything. It imports no torch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import islice
 from typing import Any
 
 from trainmaster.contract.config import (
@@ -27,6 +27,9 @@ from trainmaster.models import allowed_parallelism
 STEP = 1.5
 """A micro-batch size is compared only if it is at least this many times the next smaller one, so that a share with many
 divisors doesn't make the table slow."""
+
+NEAR = 64
+"""How far from a number of ranks without a layout others are looked for."""
 
 SHORT = {"dpReplicate": "repl", "dpShard": "shard"}
 
@@ -168,10 +171,18 @@ def _with_legal_micro_batch(layout: Layout, micro: int) -> Layout | None:
 
 def nearest(config: TrainingConfig, ranks: int) -> list[int]:
     """Return the numbers of ranks next to `ranks` that have a legal layout: one below, if there is one, and one
-    above."""
-    below = next((n for n in range(ranks - 1, 0, -1) if _any(config, n)), None)
-    above = next((n for n in range(ranks + 1, 2 * ranks + 64) if _any(config, n)), None)
-    return [n for n in (below, above) if n is not None]
+    above.
+
+    They are looked for up to NEAR from `ranks`. If there is none, the largest power of two below that has a layout is
+    returned, or nothing: far above what a model allows, none of thousands of numbers has one.
+    """
+    below = next((n for n in range(ranks - 1, max(0, ranks - NEAR - 1), -1) if _any(config, n)), None)
+    above = next((n for n in range(ranks + 1, ranks + NEAR + 1) if _any(config, n)), None)
+    found = [n for n in (below, above) if n is not None]
+    if found:
+        return found
+    powers = (1 << exponent for exponent in reversed(range((ranks - 1).bit_length())))
+    return [*islice((n for n in powers if _any(config, n)), 1)]
 
 
 def _any(config: TrainingConfig, ranks: int) -> bool:
@@ -196,10 +207,8 @@ def _products(config: TrainingConfig, ranks: int) -> Iterator[dict[str, Any]]:
     """
     given = config.parallelism.model_dump(mode="json", exclude_none=True)
     batch = config.batch.at(ranks).global_
-    for pp, tp, cp, shard in _factors(ranks, 4):
+    for pp, tp, cp, shard in _factors(ranks, batch):
         replicate = ranks // (pp * tp * cp * shard)
-        if batch % (replicate * shard):
-            continue
         for ep in divisors(shard * cp):
             axes = {"pp": pp, "tp": tp, "cp": cp, "ep": ep}
             fields: dict[str, Any] = {"dpReplicate": replicate, "dpShard": shard}
@@ -224,12 +233,13 @@ def _shardings(given: dict[str, Any] | None, pp: int, shards: int) -> list[dict[
     return [{"stage": 3}, {"stage": 2}, {"stage": 1}]
 
 
-def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Yield all tuples of `count` positive numbers whose product divides `number`."""
-    if count == 0:
-        yield ()
-        return
-    for first in divisors(number):
-        for rest in _factors(number // first, count - 1):
-            if number % math.prod((first, *rest)) == 0:
-                yield (first, *rest)
+def _factors(ranks: int, batch: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (pp, tp, cp, dpShard) of every product whose data-parallel ranks divide the batch, in ascending order."""
+    those_of = cache(divisors)
+    for pp in those_of(ranks):
+        for tp in those_of(ranks // pp):
+            for cp in those_of(ranks // pp // tp):
+                data = ranks // pp // tp // cp
+                if batch % data == 0:
+                    for shard in those_of(data):
+                        yield pp, tp, cp, shard
