@@ -58,12 +58,13 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--log", action="store_true", help="show the log of every schedule, not only of failing ones")
     common.add_argument("--verbose", action="store_true", help="show the operator's own log")
+    logged = argparse.ArgumentParser(add_help=False, parents=[common])
+    logged.add_argument("--log", action="store_true", help="show the log of every schedule, not only of failing ones")
     verbs = parser.add_subparsers(dest="what", required=True)
 
-    def verb(name: str, words: str) -> argparse.ArgumentParser:
-        return verbs.add_parser(name, help=words, description=words.capitalize() + ".", parents=[common])
+    def verb(name: str, words: str, shared: argparse.ArgumentParser = logged) -> argparse.ArgumentParser:
+        return verbs.add_parser(name, help=words, description=words.capitalize() + ".", parents=[shared])
 
     seeds = verb("seeds", "run random schedules")
     seeds.add_argument("seeds", metavar="A:B", type=_seeds, help="schedules A to B-1; or a single one")
@@ -72,9 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     verb("crashes", "kill the operator at each write of each scenario")
     small = verb("exhaustive", "place two faults at every event of small jobs")
     small.add_argument("--stride", type=_positive, default=1, metavar="N", help="every Nth second fault (%(default)s)")
-    hunt = verb("bugs", "find out in how many schedules each of some bugs shows")
+    hunt = verb("bugs", "find out in how many schedules each of some bugs shows", common)
     hunt.add_argument("--most", type=_positive, default=2000, help="schedules that are tried for a bug (%(default)s)")
-    long = verb("soak", "run as many random schedules as time allows, over all cores")
+    long = verb("soak", "run as many random schedules as time allows, over all cores", common)
     long.add_argument("--seconds", type=float, default=0.0, help="stop after so long; 0: don't")
     long.add_argument("--schedules", type=int, default=100_000, help="stop after so many (%(default)s)")
     long.add_argument("--first", type=int, default=0, help="the first seed")

@@ -57,6 +57,8 @@ def test_seeds_that_are_no_numbers_are_refused(capsys: pytest.CaptureFixture[str
     ("arguments", "words"),
     [
         (["seeds", "9:3"], "argument A:B: invalid seeds 9:3: no schedule lies between them; B must be above A"),
+        (["soak", "--log"], "unrecognized arguments: --log"),
+        (["bugs", "--log"], "unrecognized arguments: --log"),
         (["exhaustive", "--stride", "0"], "argument --stride: invalid number 0: at least 1 is expected"),
         (["soak", "--processes", "0"], "argument --processes: invalid number 0: at least 1 is expected"),
     ],
