@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 import ssl
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,6 +119,42 @@ def test_a_token_of_a_kubeconfig_is_read_again(tmp_path: Path, monkeypatch: pyte
             assert [s.headers["Authorization"] for s in api.seen] == ["Bearer first", "Bearer second"]
 
     asyncio.run(inside())
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (
+            "echo 'The SSO session has expired.' >&2; echo 'Log in again.' >&2; exit 255",
+            "process returned 255: The SSO session has expired. Log in again.",
+        ),
+        ("exit 3", "process returned 3"),
+        ("echo nothing", "failed to decode process output: "),
+    ],
+)
+def test_a_plugin_for_credentials_that_fails_is_told_in_one_sentence(
+    tmp_path: Path, script: str, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script]}
+    file = kubeconfig(tmp_path / "config", {"exec": plugin})
+    with pytest.raises(NoCluster) as caught:
+        asyncio.run(load(file))
+    assert str(caught.value).startswith(f"{file}: the command that gives its credentials failed: {words}")
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_plugin_for_credentials_gives_the_token(tmp_path: Path) -> None:
+    version = "client.authentication.k8s.io/v1"
+    answer = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": {"token": "of a plugin"}})
+    file = kubeconfig(tmp_path / "config", {"exec": {"apiVersion": version, "command": "echo", "args": [answer]}})
+    assert asyncio.run(load(file)).api_key == {"BearerToken": "Bearer of a plugin"}
+
+
+def test_a_plugin_for_credentials_that_is_not_there_is_named(tmp_path: Path) -> None:
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}
+    with pytest.raises(NoCluster, match="no-such-plugin"):
+        asyncio.run(load(kubeconfig(tmp_path / "config", {"exec": plugin})))
 
 
 def test_without_a_pod_the_environment_s_kubeconfig_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

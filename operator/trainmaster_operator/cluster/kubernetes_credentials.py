@@ -3,13 +3,16 @@ kubeconfig."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kubernetes.aio import client, config
-from kubernetes.aio.config import ConfigException, incluster_config
+from kubernetes.aio.config import ConfigException, incluster_config, kube_config
 from yaml import YAMLError
 
 from trainmaster_operator.cluster.environment_proxy import environment_proxy
@@ -17,6 +20,9 @@ from trainmaster_operator.cluster.environment_proxy import environment_proxy
 # Seconds for which the credentials of a kubeconfig are used before they are read again; the client does the same for
 # those of a pod.
 REFRESH_S = 60.0
+
+# Characters of what a plugin for credentials says that are shown.
+MOST_CHARACTERS = 600
 
 
 class NoCluster(Exception):
@@ -35,12 +41,15 @@ async def load(kubeconfig: str | None = None, context: str | None = None) -> cli
     else:
         file = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
         try:
-            loader = await config.load_kube_config(
-                file, context=context, client_configuration=configuration, persist_config=False
-            )
+            with _failures_of_plugins() as failures:
+                loader = await config.load_kube_config(
+                    file, context=context, client_configuration=configuration, persist_config=False
+                )
         # For a file of another shape the loader raises any of these.
         except (ConfigException, OSError, YAMLError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise NoCluster(f"{file}: not a usable kubeconfig: {error}") from error
+        if failures:
+            raise NoCluster(f"{file}: the command that gives its credentials failed: {'; '.join(failures)}")
         configuration.refresh_api_key_hook = _refreshing(loader)
     configuration.proxy = configuration.proxy or environment_proxy(configuration.host)
     return configuration
@@ -51,6 +60,39 @@ def in_a_pod() -> bool:
     return bool(os.environ.get(incluster_config.SERVICE_HOST_ENV_NAME)) and os.path.exists(
         incluster_config.SERVICE_TOKEN_FILENAME
     )
+
+
+@contextmanager
+def _failures_of_plugins() -> Iterator[list[str]]:
+    """Collect what the client logs in this context. If a plugin for credentials fails, it logs that in its own words
+    and continues without credentials, so that the API server's refusal would be all that a user could understand."""
+    found: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(_plain(record.getMessage()))
+
+    logger = logging.getLogger(kube_config.__name__)
+    handler, propagate = Collector(logging.ERROR), logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate
+
+
+def _plain(message: str) -> str:
+    """Return a message of the client about a plugin in one line, with the plugin's own output as text."""
+    what, quoted, output = message.removeprefix("exec: ").partition(". b")
+    if quoted:
+        try:
+            output = ast.literal_eval(f"b{output}").decode(errors="replace")
+        except (SyntaxError, ValueError):
+            output = output.strip("'\"")
+        what = f"{what}: {output}"
+    return " ".join(what.split())[:MOST_CHARACTERS]
 
 
 def _refreshing(loader: Any) -> Callable[[client.Configuration], Awaitable[None]]:
