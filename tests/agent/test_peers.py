@@ -548,7 +548,7 @@ def test_a_connection_that_has_proven_the_secret_keeps_its_place(server: PeerSer
     server.imports = b"torch"
     with Peer(server.address, SECRET) as peer:
         peer.imports()
-        with idle(server, 5 * peer_server._CONNECTIONS):
+        with idle(server, 2 * peer_server._CONNECTIONS):
             with Peer(server.address, SECRET) as last:
                 last.imports()  # the others have been accepted
             assert peer.imports() == b"torch"

@@ -229,7 +229,7 @@ def _() -> None:
 @mutation(CONTEXT)
 def _() -> None:
     """context: positions are those of a contiguous part"""
-    forward_and_backward.Parallel.forward = lambda self, tokens: self.model(tokens)  # type: ignore[method-assign]
+    forward_and_backward.Parallel.forward = lambda self, tokens, divisor: self.model(tokens)  # type: ignore[method-assign]
 
 
 @mutation(CONTEXT)

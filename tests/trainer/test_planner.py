@@ -113,21 +113,19 @@ def test_the_nearest_numbers_of_ranks_are_found() -> None:
 def test_far_above_what_a_model_allows_a_power_of_two_is_found_and_no_thousands_are_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job = config(batch=4, micro=4)
-    legal_ones = [n for n in range(1, 1000) if any(legal(job, n))]
-    power = max(n for n in legal_ones if n.bit_count() == 1)
     asked: list[int] = []
-    find = layouts._any
 
-    def counting(job: TrainingConfig, ranks: int) -> bool:
+    def has_one(job: TrainingConfig, ranks: int) -> bool:
         asked.append(ranks)
-        return find(job, ranks)
+        return ranks in {1, 2, 3, 4, 6, 8, 12, 16, 24}
 
-    monkeypatch.setattr(layouts, "_any", counting)
-    assert max(legal_ones) + layouts.NEAR < 900
-    assert nearest(job, 900) == [power]
-    assert len(asked) <= 2 * layouts.NEAR + 10
-    assert max(asked) <= 900 + layouts.NEAR
+    monkeypatch.setattr(layouts, "_any", has_one)
+    assert nearest(config(), 14) == [12, 16]
+    assert nearest(config(), 24 + layouts.NEAR) == [24]
+    asked.clear()
+    assert nearest(config(), 900) == [16]
+    assert len(asked) == 2 * layouts.NEAR + len([512, 256, 128, 64, 32, 16])
+    assert (min(asked), max(asked)) == (16, 900 + layouts.NEAR)
 
 
 def test_of_thousands_of_products_only_those_that_divide_the_batch_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
