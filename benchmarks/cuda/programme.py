@@ -80,7 +80,8 @@ for people below the row."""
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table. `work(limit_s)` raises WorkFailed or NotHere. It isn't begun with less than `least_s` left."""
+    """A row of a table. `work(limit_s)` raises WorkFailed or NotHere. It isn't begun with less than `least_s` left.
+    limit_s: most that a row on a device gets."""
 
     name: str
     work: Callable[[float], Numbers]
@@ -122,7 +123,9 @@ def run(
     statuses: dict[str, str] = {}
     for row in rows:
         left = ends - clock()
-        status, numbers, words = _ended(row, left) if left >= row.least_s else (NO_TIME, {}, "")
+        # Rows share the little time of a device. At toy size they have none to share, and the machine may be busy.
+        limit = left if setting.toy else min(row.limit_s, left)
+        status, numbers, words = _ended(row, limit) if left >= row.least_s else (NO_TIME, {}, "")
         statuses[row.name] = status
         fields = {"part": part.name, "row": row.name, "status": status, "words": words, "began": began}
         written = finite({**fields, "device": setting.facts or "cpu", **numbers})
@@ -133,10 +136,10 @@ def run(
     return statuses
 
 
-def _ended(row: Row, left_s: float) -> tuple[str, Numbers, str]:
+def _ended(row: Row, limit_s: float) -> tuple[str, Numbers, str]:
     """(status, numbers, words for people) of a row."""
     try:
-        numbers = row.work(min(row.limit_s, left_s))
+        numbers = row.work(limit_s)
     except NotHere as reason:
         return NOT_HERE, {}, str(reason)
     except child.WorkFailed as reason:

@@ -19,7 +19,7 @@ def run(words: list[str], out: str) -> dict[str, Any]:
     """{code, printed, rows} of a whole command; rows: what it has written down, by name."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        code = programme.main([*words, "--out", out])
+        code = programme.main([*words, "--out", out, "--seconds", "3600"])
     lines = Path(out, f"{words[0]}.jsonl").read_text().splitlines()
     rows = {row["row"]: row for row in map(json.loads, lines)}
     return {"code": code, "printed": printed.getvalue(), "rows": rows}

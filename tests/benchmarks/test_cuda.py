@@ -344,9 +344,12 @@ class Clock:
         return Row(name, work, least_s, 20.0)
 
 
-def run_rows(folder: Path, clock: Clock, *rows: Row) -> dict[str, str]:
+DEVICE = {"name": "NVIDIA H200", "memory_gib": 140}
+
+
+def run_rows(folder: Path, clock: Clock, *rows: Row, facts: dict[str, Any] | None = None) -> dict[str, str]:
     part = Part("works", ("number",), lambda setting: [*rows], lambda numbers: (f"{numbers.get('n', '')}",))
-    return programme.run(part, Setting(folder / "works", None), 25.0, clock=clock)
+    return programme.run(part, Setting(folder / "works", facts), 25.0, clock=clock)
 
 
 @pytest.mark.parametrize("bad", ["", "works", "parity"])
@@ -374,20 +377,23 @@ def test_without_a_name_all_commands_run_in_their_order_and_one_bad_row_is_enoug
 
 def test_the_head_of_a_table_says_what_it_is_of(tmp_path: Path) -> None:
     assert Setting(tmp_path, None).words == ON_CPU
-    on_device = Setting(tmp_path, {"name": "NVIDIA H200", "memory_gib": 140})
+    on_device = Setting(tmp_path, DEVICE)
     assert on_device.words.startswith("NVIDIA H200, 140 GiB, torch ")
 
 
-def test_a_row_that_has_no_time_left_is_named_and_not_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("facts", "limits"), [(DEVICE, [20.0, None, 15.0, None]), (None, [25.0, None, 15.0, None])])
+def test_a_row_that_has_no_time_left_is_named_and_not_begun(
+    facts: dict[str, Any] | None, limits: list[float | None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     clock = Clock()
     rows = [clock.row(name, {"n": 1}, least_s) for name, least_s in (("a", 5.0), ("long", 20.0), ("b", 5.0))]
-    statuses = run_rows(tmp_path, clock, *rows, clock.row("late", {"n": 1}, 6.0))
+    statuses = run_rows(tmp_path, clock, *rows, clock.row("late", {"n": 1}, 6.0), facts=facts)
     assert statuses == {"a": "good", "long": "no time left", "b": "good", "late": "no time left"}
     assert programme.last_line("works", statuses) == (
         'works: 2 good, 2 no time left; `--rows "long" "late"` runs those that are left'
     )
     written = [json.loads(line) for line in (tmp_path / "works.jsonl").read_text().splitlines()]
-    assert [row.get("limit_s") for row in written] == [20.0, None, 15.0, None]
+    assert [row.get("limit_s") for row in written] == limits
     assert "number" in capsys.readouterr().out
 
 
