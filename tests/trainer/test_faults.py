@@ -206,12 +206,19 @@ def test_the_rank_defaults_to_that_of_the_environment(judge: Judge, monkeypatch:
 
 
 def test_who_decides_hears_of_the_pod_the_rank_and_the_step(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask_for(monkeypatch, "kill-pod:rank=1,step=3")
+    ask_for(monkeypatch, "kill-operator:rank=1,step=3")
     for name, value in ((environment.JOB, "gpt"), (environment.ROLE, "worker"), (environment.SLOT, "1")):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv(environment.INCARNATION, "0")
     injected_faults.at_step(3, 1)
     assert judge.asked == [{"fire": "fault-0", "pod": "gpt-worker-1-0", "rank": 1, "step": 3, "after": 2}]
+
+
+def test_a_rank_whose_pod_is_killed_does_not_go_on(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_for(monkeypatch, "kill-pod:rank=1,step=3")
+    monkeypatch.setattr(injected_faults, "DIES_WITHIN_S", 0.01)
+    with pytest.raises(InjectedFault, match=r"this rank lives 0\.01 s after its pod was killed"):
+        injected_faults.at_step(3, 1)
 
 
 def test_no_answer_means_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

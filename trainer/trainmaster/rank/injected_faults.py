@@ -27,6 +27,9 @@ from trainmaster.host import own_pod
 
 REPLY_TIMEOUT_S = 30.0
 
+# Seconds after which a rank whose pod was killed must be dead.
+DIES_WITHIN_S = 30.0
+
 log = logging.getLogger(__name__)
 
 
@@ -245,6 +248,10 @@ def fire(fault: Fault, step: int = 0, numbers: Callable[[], Iterable[Any]] | Non
         place = environment.RAM_DIR if fault.tier == "ram" else environment.CHECKPOINT_DIR
         path = corrupt(os.environ.get(place, ""), fault.tier)
         log.warning("flipped bytes of %s", path or "nothing: there is no complete checkpoint yet")
+    elif fault.kind == "kill-pod":
+        # The agent is dead, and its ranks are about to be: this one takes no part in its step any more.
+        time.sleep(DIES_WITHIN_S)
+        raise InjectedFault(f"fault {fault}: this rank lives {DIES_WITHIN_S:g} s after its pod was killed")
 
 
 class Slowness:
