@@ -81,7 +81,7 @@ for people below the row."""
 @dataclass(frozen=True)
 class Row:
     """A row of a table. `work(limit_s)` raises WorkFailed or NotHere. It isn't begun with less than `least_s` left.
-    limit_s: most that a row on a device gets."""
+    `limit_s`: the most seconds that a row gets on a device."""
 
     name: str
     work: Callable[[float], Numbers]

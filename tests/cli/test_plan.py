@@ -107,7 +107,7 @@ def test_a_planner_that_cannot_write_its_table_says_so(write_job: WriteJob, capf
             ["--ranks", "7"],
             "--ranks 7: the job's model and batch have no layout for this number of ranks; the nearest numbers that",
         ),
-        (["--ranks", "10000000"], "--ranks 10000000: layouts are listed of at most 1000000 ranks"),
+        (["--ranks", "10000000"], "--ranks 10000000: layouts are listed for at most 1000000 ranks"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(
@@ -118,13 +118,13 @@ def test_what_cannot_be_planned_is_refused(
     assert line.startswith(f"trainmaster: {sentence}")
 
 
-def test_a_job_with_more_ranks_than_layouts_are_listed_of_is_refused(
+def test_a_job_with_more_ranks_than_layouts_are_listed_for_is_refused(
     write_job: WriteJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", str(write_job(spec__workers={"replicas": 100_000, "ranksPerPod": 256}))]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "trainmaster: the job's number of ranks 25600000: layouts are listed of at most 1000000 ranks; set --ranks"
+        "trainmaster: the job's number of ranks 25600000: layouts are listed for at most 1000000 ranks; set --ranks"
     )
 
 

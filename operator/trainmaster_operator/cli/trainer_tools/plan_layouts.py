@@ -59,11 +59,8 @@ def plan(options: PlanOptions) -> int:
     trainer_process.check_installed("plan")
     ranks = workers.replicas * workers.ranksPerPod if options.ranks is None else options.ranks
     if ranks > MOST_RANKS:
-        raise Refusal(
-            f"--ranks {ranks}: layouts are listed of at most {MOST_RANKS} ranks"
-            if options.ranks
-            else f"the job's number of ranks {ranks}: layouts are listed of at most {MOST_RANKS} ranks; set --ranks"
-        )
+        where, remedy = ("the job's number of ranks", "; set --ranks") if options.ranks is None else ("--ranks", "")
+        raise Refusal(f"{where} {ranks}: layouts are listed for at most {MOST_RANKS} ranks{remedy}")
     count = _count_layouts(config, ranks) * (KINDS_OF_RECOMPUTATION if options.all_recompute else 1)
     sys.stderr.write(_announcement(options, count, ranks))
     sys.stderr.flush()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import islice
 from typing import Any
 
 from trainmaster.contract.config import (
@@ -178,11 +177,10 @@ def nearest(config: TrainingConfig, ranks: int) -> list[int]:
     """
     below = next((n for n in range(ranks - 1, max(0, ranks - NEAR - 1), -1) if _any(config, n)), None)
     above = next((n for n in range(ranks + 1, ranks + NEAR + 1) if _any(config, n)), None)
-    found = [n for n in (below, above) if n is not None]
-    if found:
-        return found
-    powers = (1 << exponent for exponent in reversed(range((ranks - 1).bit_length())))
-    return [*islice((n for n in powers if _any(config, n)), 1)]
+    if below is None and above is None:
+        powers = (1 << exponent for exponent in reversed(range((ranks - 1).bit_length())))
+        below = next((n for n in powers if _any(config, n)), None)
+    return [n for n in (below, above) if n is not None]
 
 
 def _any(config: TrainingConfig, ranks: int) -> bool:
