@@ -94,7 +94,11 @@ def test_a_kubeconfig_without_a_server_is_told(kubeconfig: Path, capsys: pytest.
             "https://k8s.example: the cluster does not answer as expected: GET /apis/x: Cannot connect",
         ),
         (Unavailable("Unauthorized"), "https://k8s.example: does not accept the credentials of the kubeconfig's user"),
-        (Forbidden('User "me" cannot\nget jobs'), 'namespace team-a: not allowed: User "me" cannot get jobs'),
+        # It may quote others, such as a webhook, and a terminal must obey none of it.
+        (
+            Forbidden('User "\x1b]0;title\x07me" cannot\nget jobs\x07'),
+            'namespace team-a: not allowed: User "me" cannot get jobs',
+        ),
         (
             NotFound("404 page not found"),
             "https://k8s.example: does not know the kind DistributedTrainingJob: Trainmaster is not installed there",

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from trainmaster.tools import closed_stdout
 from trainmaster_operator.cli.argument_parser import parser
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal, why
+from trainmaster_operator.cli.terminal_text import without_controls
 
 NOT_WRITTEN = 1
 """Exit code if the output cannot be written, for example because its disk is full."""
@@ -51,8 +52,8 @@ def _run(words: list[str]) -> int:
     try:
         return int(options.func(options))
     except Refusal as refusal:
-        for line in refusal.lines:
-            sys.stderr.write(f"trainmaster: {line}\n")
+        for line in refusal.lines:  # It may quote others: an API server, a webhook, a command of the kubeconfig.
+            sys.stderr.write(f"trainmaster: {without_controls(line)}\n")
         return EXIT_CODE
 
 
