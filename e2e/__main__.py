@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from e2e import access
+from e2e import access, processor_time
 from e2e.cluster.places import REPOSITORY
 
 WORKERS = 2
@@ -53,13 +53,14 @@ def _run(commands: list[list[str]]) -> int:
     """Run the passes; one whose tests fail doesn't hold up the next one, one that was interrupted does."""
     # An interrupt reaches pytest too. It takes down what its tests have built, and its end is waited for.
     signal.signal(signal.SIGINT, lambda *_: None)
-    codes = []
+    codes, before = [], processor_time.read()
     for arguments in commands:
         environment = {**os.environ, access.INSTALLED: "1"}
         process = subprocess.Popen([sys.executable, "-m", "pytest", *arguments], cwd=REPOSITORY, env=environment)
         codes.append(process.wait())
         if codes[-1] not in (0, _FAILED, _NONE_CHOSEN):
             break
+    print(f"e2e: {(processor_time.read() - before).describe()}", flush=True)
     return verdict(codes)
 
 

@@ -20,8 +20,8 @@ CHART = REPOSITORY / "charts" / "trainmaster"
 
 VALUES: dict[str, Any] = {
     **images.VALUES,
-    # Two cores carry the control plane, three nodes and the jobs under test.
-    "resources": {"requests": {"cpu": "50m", "memory": "96Mi"}, "limits": None},
+    # Two cores carry the control plane, three nodes and the jobs under test, whose pods request less.
+    "resources": {"requests": {"cpu": "500m", "memory": "96Mi"}, "limits": None},
     # Dozens of replicas start in these tests, and each is waited for.
     "startupProbe": {"periodSeconds": 1, "failureThreshold": 120},
     "readinessProbe": {"periodSeconds": 1, "failureThreshold": 10},

@@ -15,6 +15,8 @@ import urllib3
 import yaml
 from kubernetes import client, config
 
+from e2e.processor_time import Limit
+
 Object = dict[str, Any]
 LONGEST_S = 240.0  # of any wait that a test doesn't limit itself
 # Tests that run at once share the machine's cores, and each waits longer: the limits are for a test that is alone.
@@ -130,29 +132,29 @@ class Kube:
         self, kind: str, field: str, namespace: str, until: Callable[[Object | None], Any], what: str, limit_s: float
     ) -> Any:
         limit_s *= SHARING
-        deadline = time.monotonic() + limit_s
+        limit = Limit(limit_s)
         last: Object | None = None
         trouble: list[str] = []
-        for last in self._states(kind, namespace, field, deadline, trouble):
+        for last in self._states(kind, namespace, field, limit, trouble):
             result = until(last)
             if result:
                 return result
-        told = "\n".join([*trouble, self.describe(namespace, last)])
+        told = "\n".join([f"meanwhile {limit.meanwhile().describe()}", *trouble, self.describe(namespace, last)])
         raise AssertionError(f"{kind} {namespace}/{what}: not within {limit_s:g} s\n{told}")
 
     def _states(
-        self, kind: str, namespace: str, field: str, deadline: float, trouble: list[str]
+        self, kind: str, namespace: str, field: str, limit: Limit, trouble: list[str]
     ) -> Iterator[Object | None]:
         """Each state of one object, the present one first. Lists again when a watch breaks. `trouble` gets what the API
         server has refused since it last gave a list."""
         path = self._path(kind, namespace)
-        while time.monotonic() < deadline:
+        while limit.left_s() > 0:
             try:
                 listing = self._call("GET", path, query={"fieldSelector": field})
                 trouble.clear()
                 yield next(iter(listing["items"]), None)
                 version = listing["metadata"]["resourceVersion"]
-                for event in self._watch(path, field, version, deadline):
+                for event in self._watch(path, field, version, limit):
                     if event["type"] == "ERROR":
                         break
                     yield None if event["type"] == "DELETED" else event["object"]
@@ -160,8 +162,8 @@ class Kube:
                 trouble[:] = [f"the last answer of the API server: {error}"]
                 time.sleep(0.2)  # the API server is away: there is no event to wait for
 
-    def _watch(self, path: str, field: str, version: str, deadline: float) -> Iterator[Object]:
-        left = max(1, int(deadline - time.monotonic()))
+    def _watch(self, path: str, field: str, version: str, limit: Limit) -> Iterator[Object]:
+        left = max(1, int(limit.left_s()))
         query = {"fieldSelector": field, "watch": "1", "resourceVersion": version, "timeoutSeconds": str(left)}
         url = f"{self._host}/{path}?{urlencode(query)}"
         reply = self._pool.request("GET", url, headers=self._headers(), preload_content=False, timeout=left + 5)

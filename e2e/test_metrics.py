@@ -10,6 +10,7 @@ import pytest
 
 from e2e.installation import NAMESPACE
 from e2e.kube import SHARING
+from e2e.processor_time import Limit
 from e2e.world import PLAIN, World
 
 READER = "trainmaster-metrics-reader"
@@ -85,9 +86,9 @@ class Scraper:
 
     def leader_tells(self, token: str, words: str, absent: str = "", limit_s: float = 60.0) -> str:
         """The text of the replica that leads, once it has `words` and not those of `absent`."""
-        deadline = time.monotonic() + limit_s * SHARING
+        limit = Limit(limit_s * SHARING)
         ours, told = f'namespace="{self.world.namespace}"', "no replica said that it leads"
-        while time.monotonic() < deadline:
+        while limit.left_s() > 0:
             for status, text in self.pages(token):
                 assert status == 200
                 if "trainmaster_leader 1.0" in text:

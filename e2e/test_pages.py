@@ -13,7 +13,7 @@ from e2e.test_faults import STEPPING
 from e2e.world import PLAIN_TORCH, World
 from tests.docs.blocks import all_blocks
 
-SMALLER = {"steps: 300": "steps: 40", 'cpu: "1", memory: 2Gi': "cpu: 250m, memory: 64Mi"}
+SMALLER = {"steps: 300": "steps: 40", 'cpu: "1", memory: 2Gi': "cpu: 50m, memory: 64Mi"}
 """What is made smaller in the manifests of the pages: two cores carry the whole cluster."""
 
 COLUMNS = ["NAME", "STATE", "STEP", "LOSS", "ETA", "WORKERS", "RESTARTS", "GOODPUT", "UPDATED", "AGE"]

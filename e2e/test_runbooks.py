@@ -10,7 +10,7 @@ from e2e.cluster.shell import until
 from e2e.installation import NAMESPACE
 from e2e.machine import Machine
 from e2e.test_nodes import on_a_losable_node, spread
-from e2e.world import World
+from e2e.world import SMALL, World
 from tests.docs.blocks import all_blocks
 from tests.docs.matching import differences
 
@@ -89,7 +89,7 @@ def slow_one_down(world: World) -> None:
 def limit_memory(world: World) -> None:
     job = world.training(JOB, steps=100_000)
     (container,) = job["spec"]["workers"]["template"]["spec"]["containers"]
-    container["resources"] = {"requests": {"cpu": "250m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}}
+    container["resources"] = {**SMALL, "limits": {"memory": "1Gi"}}
     world.submit(job)
     world.wait_step(20, JOB)
 

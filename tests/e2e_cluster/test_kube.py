@@ -79,6 +79,7 @@ def test_a_wait_that_nobody_answers_says_what_it_waited_for_and_why_nothing_came
     with pytest.raises(AssertionError, match="Pod n/a: it runs: not within ") as told:
         connected(tmp_path, port).wait("Pod", "a", "n", lambda pod: pod, "it runs", 0.1)
     assert "Connection refused" in str(told.value)
+    assert "meanwhile the processors worked for " in str(told.value)
 
 
 def test_a_wait_whose_watch_is_forbidden_says_so(tmp_path: Path) -> None:
