@@ -101,6 +101,15 @@ def test_what_says_nothing_about_the_job_is_told_and_the_job_is_submitted(
     assert cluster.store.find(JOB, SPACE, "tiny")
 
 
+def test_what_a_webhook_says_about_the_pods_is_harmless_for_a_terminal(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job()
+    cluster.refuses_pods = Forbidden("exceeded quota: \x1b]0;title\x07compute\x1b[2J")
+    assert main(["submit", str(file)]) == 0
+    assert capsys.readouterr().err == f"trainmaster: {file}: its pods cannot start now: exceeded quota: compute\n"
+
+
 def test_names_are_compared_here_when_no_pod_may_be_tried(
     cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from trainmaster_operator.cli import kubeconfig
 from trainmaster_operator.cli.container_logs import Read, reader
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.terminal_text import without_controls
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.kubernetes_credentials import NoCluster
 from trainmaster_operator.cluster.port import (
@@ -86,5 +87,6 @@ def not_installed(target: Target) -> Refusal:
 
 
 def one_line(error: Exception) -> str:
-    """Return the message of an error on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """Return the message of an error on one line. It may quote others, such as a webhook, so it is made harmless for a
+    terminal."""
+    return without_controls(" ".join(str(error).split())) or type(error).__name__
