@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 MOST = 4.0
 """A limit becomes at most so many times as long: it comes to an end on any machine."""
@@ -17,8 +17,7 @@ MOST = 4.0
 _STAT = Path("/proc/stat")
 
 
-@dataclass(frozen=True)
-class Ticks:
+class Ticks(NamedTuple):
     """The time of all processors since the machine started, in the kernel's ticks."""
 
     used: int
@@ -33,16 +32,11 @@ class Ticks:
         return cls(user + nice + system + irq + softirq, idle, iowait, steal)
 
     def __sub__(self, before: Ticks) -> Ticks:
-        return Ticks(
-            self.used - before.used,
-            self.idle - before.idle,
-            self.waited - before.waited,
-            self.stolen - before.stolen,
-        )
+        return Ticks(*(now - then for now, then in zip(self, before, strict=True)))
 
     @property
     def total(self) -> int:
-        return self.used + self.idle + self.waited + self.stolen
+        return sum(self)
 
     @property
     def held_up(self) -> float:
@@ -54,17 +48,13 @@ class Ticks:
         parts = (self.used, self.stolen, self.waited)
         used, stolen, waited = (round(100 * part / max(1, self.total)) for part in parts)
         return (
-            f"the processors worked for {used} % of the time, the host kept them for {stolen} %, and for {waited} % "
-            f"they waited for the disk"
+            f"the processors worked for {used} % of the time; for {stolen} % the host gave them to other machines, and "
+            f"for {waited} % they waited for the disk"
         )
 
 
 def read() -> Ticks:
-    """Return the present counts: all 0 on a system other than Linux, where no limit is extended."""
-    try:
-        return Ticks.parse(_STAT.read_text())
-    except FileNotFoundError:
-        return Ticks(0, 0, 0, 0)
+    return Ticks.parse(_STAT.read_text())
 
 
 class Limit:

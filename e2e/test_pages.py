@@ -10,10 +10,13 @@ import pytest
 from e2e.cluster import images
 from e2e.cluster.places import REPOSITORY
 from e2e.test_faults import STEPPING
-from e2e.world import PLAIN_TORCH, World
+from e2e.world import PLAIN_TORCH, SMALL, World
 from tests.docs.blocks import all_blocks
 
-SMALLER = {"steps: 300": "steps: 40", 'cpu: "1", memory: 2Gi': "cpu: 50m, memory: 64Mi"}
+SMALLER = {
+    "steps: 300": "steps: 40",
+    'cpu: "1", memory: 2Gi': "cpu: {cpu}, memory: {memory}".format_map(SMALL["requests"]),
+}
 """What is made smaller in the manifests of the pages: two cores carry the whole cluster."""
 
 COLUMNS = ["NAME", "STATE", "STEP", "LOSS", "ETA", "WORKERS", "RESTARTS", "GOODPUT", "UPDATED", "AGE"]

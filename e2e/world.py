@@ -25,8 +25,8 @@ PLAIN = "docker.io/library/python:e2e"
 OUTPUT = "/checkpoints/output"
 FINISHED = ("Succeeded", "Failed")
 SMALL = {"requests": {"cpu": "50m", "memory": "64Mi"}}
-"""Ranks that train without end keep both cores busy. The kernel divides these by what pods request, and the operator
-and the DNS request more: else they would wait for the ranks, and the tests for them."""
+"""Ranks that train without end keep both cores busy. The kernel divides the time of the cores in proportion to what the
+pods request. The operator and the DNS request more: otherwise they would wait for the ranks, and the tests for them."""
 
 
 class World:

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import commands, load, record, recovery, recovery_script
 from benchmarks.recovery import BEST, DOCUMENTED, OURS, Run
 from benchmarks.recovery_stamps import IMPORTS, PARTS, RESTART, Stamp, parts, read, times
+from e2e.processor_time import Ticks
 from tests.benchmarks import loops_probe
 from tests.benchmarks.warm_start import start_warm
 from tests.trainer.ranks import Ranks
@@ -176,7 +177,8 @@ def test_an_import_that_another_one_makes_is_counted_once(monkeypatch: pytest.Mo
 
 
 def test_the_load_is_what_was_spent_between_two_looks() -> None:
-    before, after = "cpu 100 0 50 1000 10 0 5 7 0 0", "cpu 200 0 70 1060 20 0 5 27 0 0"
+    lines = "cpu 100 0 50 1000 10 0 5 7 0 0", "cpu 200 0 70 1060 20 0 5 27 0 0"
+    before, after = map(Ticks.parse, lines)
     found = load.between(before, after, 1.0, 100)
     assert found == pytest.approx((1.2, 0.2)), "(user and system, stolen) of 100 ticks"
     with pytest.raises(ValueError, match="no time passed"):

@@ -18,7 +18,8 @@ def test_two_readings_make_a_sentence() -> None:
     before = Ticks.parse(LINES)
     after = Ticks(used=before.used + 60, idle=before.idle + 20, waited=before.waited + 5, stolen=before.stolen + 15)
     assert (after - before).describe() == (
-        "the processors worked for 60 % of the time, the host kept them for 15 %, and for 5 % they waited for the disk"
+        "the processors worked for 60 % of the time; for 15 % the host gave them to other machines, and for 5 % they "
+        "waited for the disk"
     )
 
 
@@ -36,17 +37,12 @@ def test_the_counts_of_this_machine_grow() -> None:
         (Ticks(used=100, idle=0, waited=0, stolen=100), 55),  # half of the time went to others
         (Ticks(used=100, idle=60, waited=20, stolen=20), 52),
         (Ticks(used=0, idle=0, waited=100, stolen=100), 60 - 10 / MOST),  # a limit ends in any case
-        (Ticks(used=0, idle=0, waited=0, stolen=0), 50),  # no count, as on a system other than Linux
+        (Ticks(used=0, idle=0, waited=0, stolen=0), 50),  # the kernel has counted nothing yet
     ],
 )
 def test_a_limit_does_not_run_while_the_machine_is_held_up(meanwhile: Ticks, left_s: float) -> None:
     before = Ticks(used=1000, idle=2000, waited=300, stolen=400)
-    after = Ticks(
-        before.used + meanwhile.used,
-        before.idle + meanwhile.idle,
-        before.waited + meanwhile.waited,
-        before.stolen + meanwhile.stolen,
-    )
+    after = Ticks(*map(sum, zip(before, meanwhile, strict=True)))
     clock, counts = iter([7.0, 17.0]), iter([before, after])
     limit = Limit(60.0, lambda: next(clock), lambda: next(counts))
     assert limit.left_s() == pytest.approx(left_s)
